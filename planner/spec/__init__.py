@@ -1,0 +1,103 @@
+"""The records that every module speaks in. They hold values and check their own fields; they do nothing else.
+
+`columns` (which needs numpy) and `codec` are imported by their own names.
+"""
+
+from planner.spec.candidate import BatchSplit, Candidate, ParallelLayout, partition_layers
+from planner.spec.estimate import Estimate, MemoryBreakdown, MemoryEstimate, TimeBreakdown
+from planner.spec.hardware import ClusterSpec, GpuSpec, LinkSpec
+from planner.spec.job import (
+    DataSpec,
+    JobSpec,
+    LaunchSpec,
+    OptimizerSpec,
+    SearchRanges,
+    TrainingSpec,
+    TrialPolicy,
+)
+from planner.spec.kinds import (
+    ActivationCheckpointing,
+    Attention,
+    CheckpointingKind,
+    DeviceKind,
+    Launcher,
+    ModelFamily,
+    Objective,
+    OffloadDevice,
+    OptimizerName,
+    Phase,
+    Precision,
+    Provenance,
+    Runtime,
+    TrialMode,
+    weakest,
+)
+from planner.spec.model import ModelSpec, ParameterCounts, TracedModule
+from planner.spec.plan import PLAN_FORMAT, Plan, Promise, RunnerUp, SearchSummary, ValidationStep
+from planner.spec.trial import (
+    Crashed,
+    Diverged,
+    HostOutOfMemory,
+    Measured,
+    Outcome,
+    OutOfMemory,
+    RankReport,
+    TimedOut,
+    TrialRecord,
+    TrialTask,
+)
+
+__all__ = [
+    "PLAN_FORMAT",
+    "ActivationCheckpointing",
+    "Attention",
+    "BatchSplit",
+    "Candidate",
+    "CheckpointingKind",
+    "ClusterSpec",
+    "Crashed",
+    "DataSpec",
+    "DeviceKind",
+    "Diverged",
+    "Estimate",
+    "GpuSpec",
+    "HostOutOfMemory",
+    "JobSpec",
+    "LaunchSpec",
+    "Launcher",
+    "LinkSpec",
+    "Measured",
+    "MemoryBreakdown",
+    "MemoryEstimate",
+    "ModelFamily",
+    "ModelSpec",
+    "Objective",
+    "OffloadDevice",
+    "OptimizerName",
+    "OptimizerSpec",
+    "OutOfMemory",
+    "Outcome",
+    "ParallelLayout",
+    "ParameterCounts",
+    "Phase",
+    "Plan",
+    "Precision",
+    "Promise",
+    "Provenance",
+    "RankReport",
+    "RunnerUp",
+    "Runtime",
+    "SearchRanges",
+    "SearchSummary",
+    "TimeBreakdown",
+    "TimedOut",
+    "TracedModule",
+    "TrainingSpec",
+    "TrialMode",
+    "TrialPolicy",
+    "TrialRecord",
+    "TrialTask",
+    "ValidationStep",
+    "partition_layers",
+    "weakest",
+]

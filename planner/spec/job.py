@@ -1,0 +1,103 @@
+"""What the user asks for: the job, resolved, with every default filled in."""
+
+from __future__ import annotations
+
+from planner.spec._record import record, require
+from planner.spec.hardware import ClusterSpec
+from planner.spec.kinds import (
+    ActivationCheckpointing,
+    Launcher,
+    Objective,
+    OptimizerName,
+    Precision,
+    TrialMode,
+)
+from planner.spec.model import ModelSpec
+
+
+@record
+class OptimizerSpec:
+    name: OptimizerName = OptimizerName.ADAMW
+    learning_rate: float = 3.0e-4
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1.0e-8
+    weight_decay: float = 0.01
+    momentum: float = 0.0  # sgd and muon
+
+
+@record
+class DataSpec:
+    """Where the reference trainer reads tokens. `path` "" means synthetic batches."""
+
+    path: str = ""
+    token_bytes: int = 4  # of one token in the memory-mapped file: 2 or 4, little endian
+
+
+@record
+class TrainingSpec:
+    """One training setup. `global_batch_size` is in sequences per optimizer step and is never changed."""
+
+    seq_len: int
+    global_batch_size: int
+    optimizer: OptimizerSpec = OptimizerSpec()
+    gradient_clipping: float = 1.0  # 0: none
+    lora_rank: int = 0  # 0: all parameters are trained
+    seed: int = 1234
+    steps: int = 1000
+    warmup_steps: int = 0
+    min_learning_rate_fraction: float = 0.1  # of the peak, at the end of the cosine
+    data: DataSpec = DataSpec()
+    checkpoint_dir: str = ""  # "": no checkpoints
+    checkpoint_interval_steps: int = 0
+
+    def __post_init__(self) -> None:
+        require(self.seq_len >= 1 and self.global_batch_size >= 1, "seq_len and global_batch_size are at least 1")
+
+
+@record
+class SearchRanges:
+    """The values each axis may take; None: all that is legal. Precision is never None: it changes numerics."""
+
+    zero_stage: tuple[int, ...] | None = None
+    tensor_parallel_size: tuple[int, ...] | None = None
+    pipeline_parallel_size: tuple[int, ...] | None = None
+    micro_batch_size: tuple[int, ...] | None = None
+    activation_checkpointing: tuple[ActivationCheckpointing, ...] | None = None
+    precision: tuple[Precision, ...] = (Precision.BF16,)
+
+
+@record
+class TrialPolicy:
+    mode: TrialMode = TrialMode.AUTO
+    max_trials: int = 24
+    time_budget_s: float = 900.0
+    steps: int = 5  # timed steps, after the warm-up step
+    timeout_s: float = 120.0  # of one trial
+    sampler: str = "guided"  # guided | tpe | random
+
+
+@record
+class LaunchSpec:
+    """`command` "" means the reference trainer."""
+
+    launcher: Launcher = Launcher.TORCHRUN
+    command: str = ""
+    environment: tuple[tuple[str, str], ...] = ()
+    slurm: tuple[tuple[str, str], ...] = ()  # account, partition, time, …: sbatch's long options
+    kubernetes: tuple[tuple[str, str], ...] = ()  # image, namespace
+    master_port: int = 29500
+
+
+@record
+class JobSpec:
+    model: ModelSpec
+    training: TrainingSpec
+    cluster: ClusterSpec
+    ranges: SearchRanges = SearchRanges()
+    objective: Objective = Objective.THROUGHPUT
+    memory_headroom_fraction: float = 0.05
+    trials: TrialPolicy = TrialPolicy()
+    launch: LaunchSpec = LaunchSpec()
+
+    def __post_init__(self) -> None:
+        require(0 <= self.memory_headroom_fraction < 1, "memory headroom is a share of the usable memory")
