@@ -1,0 +1,84 @@
+"""What the use cases are asked and what they answer: records only, no work."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeAlias
+
+from planner.app.progress import SearchOutline
+from planner.report import ReportInput
+from planner.spec._record import record
+from planner.spec.kinds import TrialMode
+from planner.spec.plan import Plan
+
+
+@record
+class PlanRequest:
+    """Plan one job. None: what the job file says (or its default). `out_dir` is the plan folder itself."""
+
+    job_path: Path
+    out_dir: Path
+    overrides: tuple[str, ...] = ()  # `key=value`, dotted keys, applied in order
+    trial_mode: TrialMode | None = None
+    max_trials: int | None = None
+    time_budget_s: float | None = None
+    seed: int | None = None
+    storage: str | None = None  # an Optuna storage URL; None: SQLite in the plan folder
+    resume: bool = False
+    validate: bool = True
+    dry_run: bool = False
+
+
+@record
+class PlanResult:
+    """`plan` and `report` are None exactly for a dry run, which writes nothing."""
+
+    plan_dir: Path
+    outline: SearchOutline
+    plan: Plan | None = None
+    report: ReportInput | None = None
+    files: tuple[Path, ...] = ()
+
+
+@record
+class VerifyRow:
+    """One promised figure beside what was seen. `name` ends in its unit (`_s`, `_bytes`, `_tokens_per_s`) or has none."""
+
+    name: str
+    promised: float
+    seen: float
+    tolerance_fraction: float  # of the promised value
+    passed: bool
+
+
+@record
+class VerifyResult:
+    plan_dir: Path
+    passed: bool
+    rows: tuple[VerifyRow, ...]
+    command: str  # what was run
+    log_path: Path
+    note: str = ""  # what this machine could not check, in words
+
+
+class CatalogKind(StrEnum):
+    """What `list` can show."""
+
+    GPUS = "gpus"
+    MODELS = "models"
+    LINKS = "links"
+    CLUSTERS = "clusters"
+    RULES = "rules"
+
+
+CatalogCell: TypeAlias = str | int | float | bool
+
+
+@record
+class CatalogTable:
+    """`columns` are field names with their unit as suffix (`memory_usable_bytes`); they are the keys of `--json`."""
+
+    kind: CatalogKind
+    columns: tuple[str, ...]
+    rows: tuple[tuple[CatalogCell, ...], ...]

@@ -1,0 +1,54 @@
+"""All that a report is made from."""
+
+from __future__ import annotations
+
+from planner.spec._record import record
+from planner.spec.candidate import Candidate
+from planner.spec.estimate import Estimate
+from planner.spec.job import JobSpec
+from planner.spec.plan import Plan
+from planner.spec.trial import TrialRecord
+
+
+@record
+class CandidateRow:
+    """A legal candidate with what the (calibrated) model says of it."""
+
+    key: str
+    candidate: Candidate
+    estimate: Estimate
+
+
+@record
+class RejectionRow:
+    """A rule that refused combinations, how many, and its sentence."""
+
+    rule: str
+    count: int
+    sentence: str
+
+
+@record
+class ExplainedLine:
+    """One setting of the emitted config: dotted key, value as JSON text, why it is there."""
+
+    key: str
+    value: str
+    why: str
+
+
+@record
+class ReportInput:
+    """`trials` in the order they ended; `untried` the best by the model, best first; `screened` the best of those that
+    were not tried because memory cannot suffice. `launch_command` is what starts the job, as typed from where the
+    planner ran; `plan_dir` likewise."""
+
+    plan: Plan
+    job: JobSpec
+    plan_dir: str
+    launch_command: str
+    trials: tuple[TrialRecord, ...] = ()
+    untried: tuple[CandidateRow, ...] = ()
+    screened: tuple[CandidateRow, ...] = ()
+    rejections: tuple[RejectionRow, ...] = ()
+    config_lines: tuple[ExplainedLine, ...] = ()
