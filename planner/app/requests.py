@@ -43,7 +43,7 @@ class PlanResult:
 
 @record
 class VerifyRow:
-    """One promised figure beside what was seen. `name` ends in its unit (`_s`, `_bytes`, `_tokens_per_s`) or has none."""
+    """One promised figure beside what was seen. `name` ends in its unit (`_s`, `_bytes`, `_tokens_per_s`), if any."""
 
     name: str
     promised: float
