@@ -1,0 +1,111 @@
+"""The sequences of the job: which sample index each rank draws, and the tokens of a sample.
+
+Sample i of optimizer step t has the number `t * global_batch_size + i` in every layout, and its tokens depend on
+nothing but the seed and that number. So all layouts consume the same samples in a step, only spread differently.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from planner.errors import InputError
+from planner.spec import BatchSplit, DataSpec
+
+
+def derived_seed(*parts: object) -> int:
+    """A 63-bit seed that depends on every part, the same in every process."""
+    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def sample_indices(batch: BatchSplit, *, step: int, data_parallel_rank: int) -> list[list[int]]:
+    """The sample numbers of one rank in one optimizer step: a list for each micro-batch."""
+    start = step * batch.global_batch_size
+    micro, ranks = batch.micro_batch_size, batch.data_parallel_size
+    first_of = [(number * ranks + data_parallel_rank) * micro for number in range(batch.gradient_accumulation_steps)]
+    return [list(range(start + first, start + first + micro)) for first in first_of]
+
+
+class SampleSource(Protocol):
+    """Gives the tokens of one sample, by its number."""
+
+    def tokens(self, index: int) -> torch.Tensor:
+        """`seq_len` token ids (int64, CPU)."""
+        ...
+
+
+class SyntheticTokens:
+    """Random tokens, the low ids more often than the high, so that there is something to learn and losses fall."""
+
+    def __init__(self, *, seed: int, seq_len: int, vocab_size: int) -> None:
+        self._seed = seed
+        self._seq_len = seq_len
+        self._vocab_size = vocab_size
+
+    def tokens(self, index: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(derived_seed(self._seed, "sample", index))
+        uniform = torch.rand(self._seq_len, generator=generator, dtype=torch.float64)
+        return (uniform.square() * self._vocab_size).long()
+
+
+class TokenFile:
+    """A memory-mapped file of little-endian token ids, cut into sequences that are visited in a seeded order.
+
+    Each pass over the file has its own order; a remainder shorter than a sequence is not used.
+    """
+
+    def __init__(self, data: DataSpec, *, seed: int, seq_len: int, vocab_size: int) -> None:
+        path = Path(data.path)
+        if not path.is_file():
+            raise InputError(
+                f"the token file {data.path!r} does not exist",
+                why="training.data.path names the file that the trainer reads tokens from",
+                fix="write the path as this machine sees it, or leave it out for synthetic tokens",
+            )
+        kind = {2: np.dtype("<u2"), 4: np.dtype("<u4")}[data.token_bytes]
+        self._tokens = np.memmap(path, dtype=kind, mode="r", shape=(path.stat().st_size // kind.itemsize,))
+        self._seed = seed
+        self._seq_len = seq_len
+        self._vocab_size = vocab_size
+        self._num_sequences = len(self._tokens) // seq_len
+        self._order: tuple[int, np.ndarray] | None = None
+        if not self._num_sequences:
+            raise InputError(
+                f"the token file {data.path!r} holds {len(self._tokens)} tokens, fewer than one sequence of {seq_len}",
+                why="a sample is one sequence",
+                fix="use a longer file, a smaller seq_len, or check token_bytes",
+            )
+
+    def tokens(self, index: int) -> torch.Tensor:
+        epoch, position = divmod(index, self._num_sequences)
+        if self._order is None or self._order[0] != epoch:
+            shuffled = np.random.default_rng(derived_seed(self._seed, "order", epoch)).permutation(self._num_sequences)
+            self._order = (epoch, shuffled)
+        start = int(self._order[1][position]) * self._seq_len
+        ids = torch.from_numpy(self._tokens[start : start + self._seq_len].astype(np.int64))
+        if int(ids.max()) >= self._vocab_size:
+            raise InputError(
+                f"the token file holds the id {int(ids.max())}, but the model's vocabulary ends at {self._vocab_size}",
+                why="the file was made with another tokenizer, or token_bytes is not what it was written with",
+                fix="set training.data.token_bytes to 2 or 4 as the file was written, or use the model's tokenizer",
+            )
+        return ids
+
+
+def open_samples(data: DataSpec, *, seed: int, seq_len: int, vocab_size: int) -> SampleSource:
+    """The job's token file, or synthetic tokens when it names none."""
+    if data.path:
+        return TokenFile(data, seed=seed, seq_len=seq_len, vocab_size=vocab_size)
+    return SyntheticTokens(seed=seed, seq_len=seq_len, vocab_size=vocab_size)
+
+
+def micro_batches(source: SampleSource, indices: list[list[int]], device: torch.device) -> Iterator[torch.Tensor]:
+    """The micro-batches of one optimizer step, (micro_batch_size, seq_len) each, on the device."""
+    for micro in indices:
+        yield torch.stack([source.tokens(index) for index in micro]).to(device, non_blocking=True)
