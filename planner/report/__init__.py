@@ -3,6 +3,31 @@
 Reading the records from a plan folder is `rundir`'s, writing the files is `app`'s, terminals are `cli`'s.
 """
 
-from planner.report.input import CandidateRow, ExplainedLine, RejectionRow, ReportInput
+from __future__ import annotations
 
-__all__ = ["CandidateRow", "ExplainedLine", "RejectionRow", "ReportInput"]
+from planner.report.explain import explain_choice
+from planner.report.html import render_html
+from planner.report.input import CandidateRow, ExplainedLine, RejectionRow, ReportInput
+from planner.report.markdown import render_markdown
+from planner.report.sections import build_document
+
+__all__ = [
+    "CandidateRow",
+    "ExplainedLine",
+    "RejectionRow",
+    "ReportInput",
+    "build_document",
+    "explain_choice",
+    "render_report_html",
+    "render_report_markdown",
+]
+
+
+def render_report_markdown(report: ReportInput) -> str:
+    """The text of `report.md`."""
+    return render_markdown(build_document(report))
+
+
+def render_report_html(report: ReportInput) -> str:
+    """The text of `report.html`."""
+    return render_html(build_document(report))

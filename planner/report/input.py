@@ -39,15 +39,16 @@ class ExplainedLine:
 
 @record
 class ReportInput:
-    """`trials` in the order they ended; `untried` the best by the model, best first; `screened` the best of those that
-    were not tried because memory cannot suffice. `launch_command` is what starts the job, as typed from where the
-    planner ran; `plan_dir` likewise."""
+    """`trials` in the order they ended, `tried` what the model says of their candidates; `untried` the best of the
+    others by the model, best first; `screened` the best of those that were not tried because memory cannot suffice.
+    `launch_command` is what starts the job, as typed from where the planner ran; `plan_dir` likewise."""
 
     plan: Plan
     job: JobSpec
     plan_dir: str
     launch_command: str
     trials: tuple[TrialRecord, ...] = ()
+    tried: tuple[CandidateRow, ...] = ()
     untried: tuple[CandidateRow, ...] = ()
     screened: tuple[CandidateRow, ...] = ()
     rejections: tuple[RejectionRow, ...] = ()

@@ -1,0 +1,152 @@
+"""Why this plan: the choice in sentences, from records alone."""
+
+from __future__ import annotations
+
+import math
+
+from planner.report.input import ReportInput
+from planner.report.units import (
+    format_bytes,
+    format_count,
+    format_fraction,
+    format_seconds,
+    format_tokens_per_s,
+    plural,
+)
+from planner.report.wording import (
+    OBJECTIVE_SUPERLATIVES,
+    describe_candidate,
+    describe_differences,
+    largest_saving,
+)
+from planner.spec.candidate import Candidate
+from planner.spec.estimate import Estimate
+from planner.spec.kinds import Objective
+from planner.spec.plan import RunnerUp
+from planner.spec.trial import Measured, TrialRecord
+
+
+def explain_choice(report: ReportInput) -> tuple[str, str, str]:
+    """What was chosen, by how much over the next and why, and how far its memory is from the limit."""
+    return explain_winner(report), explain_lead(report), explain_memory(report)
+
+
+def explain_winner(report: ReportInput) -> str:
+    """The choice, its promise, and out of how many."""
+    plan, promise, search = report.plan, report.plan.promise, report.plan.search
+    superlative = OBJECTIVE_SUPERLATIVES[report.job.objective]
+    speed = f"{format_tokens_per_s(promise.tokens_per_s)}, a step of {format_seconds(promise.step_time_s)}"
+    legal = plural(search.num_candidates, "legal candidate")
+    if search.num_candidates == 1:
+        among = "the only legal candidate"
+    elif plan.trial_number >= 0:
+        among = f"{superlative} of {format_count(search.num_trials)} tried out of {legal}"
+    else:
+        among = f"{superlative} of {legal} by the model; none was tried"
+    return f"{describe_candidate(plan.candidate)}: {speed} ({promise.step_time_kind}), {among}."
+
+
+def explain_lead(report: ReportInput) -> str:
+    """By how much over the runner-up, in what they differ, and where the model sees the difference."""
+    runner_up = report.plan.runner_up
+    if runner_up is None:
+        return "There is no runner-up: nothing else was found to fit."
+    other = find_candidate(report, runner_up.key)
+    named = describe_candidate(other) if other is not None else runner_up.key
+    speed = f"{format_tokens_per_s(runner_up.tokens_per_s)}, {runner_up.kind}"
+    sentence = f"{_lead(report, runner_up)} ({named}; {speed})"
+    if other is not None:
+        sentence += f": {describe_differences(report.plan.candidate, other)}"
+    return sentence + _saving_clause(report, runner_up) + _noise_clause(report, runner_up) + "."
+
+
+def explain_memory(report: ReportInput) -> str:
+    """How far the worst rank is from the limit, and how much of that the job asked to keep free."""
+    promise, search = report.plan.promise, report.plan.search
+    left_bytes = promise.usable_bytes - promise.device_used_bytes
+    sentence = (
+        f"Its worst rank uses {format_bytes(promise.device_used_bytes)} of {format_bytes(promise.usable_bytes)} usable "
+        f"({promise.memory_kind})"
+    )
+    if left_bytes >= 0:
+        share = format_fraction(left_bytes / promise.usable_bytes)
+        sentence += f", {format_bytes(left_bytes)} ({share}) from the limit"
+    else:
+        sentence += f", {format_bytes(-left_bytes)} over the limit"
+    headroom = report.job.memory_headroom_fraction
+    if headroom > 0:
+        sentence += f"; the job keeps {format_fraction(headroom)} free"
+    if search.num_out_of_memory:
+        sentence += (
+            f"; {format_count(search.num_out_of_memory)} of {plural(search.num_trials, 'trial')} ran out of memory"
+        )
+    return sentence + "."
+
+
+def find_candidate(report: ReportInput, key: str) -> Candidate | None:
+    """The candidate of this key, where the report holds one."""
+    for trial in report.trials:
+        if trial.key == key:
+            return trial.candidate
+    rows = (*report.tried, *report.untried, *report.screened)
+    return next((row.candidate for row in rows if row.key == key), None)
+
+
+def find_trial(report: ReportInput, key: str) -> tuple[TrialRecord, Measured] | None:
+    """The last trial of this key that ran to its end."""
+    for trial in reversed(report.trials):
+        if trial.key == key and isinstance(trial.outcome, Measured):
+            return trial, trial.outcome
+    return None
+
+
+def find_estimate(report: ReportInput, key: str) -> Estimate | None:
+    """What the model says of this key, where the report holds it."""
+    rows = (*report.tried, *report.untried, *report.screened)
+    return next((row.estimate for row in rows if row.key == key), None)
+
+
+def winning_trial(report: ReportInput) -> tuple[TrialRecord, Measured] | None:
+    """The trial the promise was made from; None for a plan chosen without one."""
+    for trial in report.trials:
+        if trial.number == report.plan.trial_number and isinstance(trial.outcome, Measured):
+            return trial, trial.outcome
+    return None
+
+
+def lead_fraction(report: ReportInput, runner_up: RunnerUp) -> float:
+    """By which share of the runner-up's rate the choice is faster; negative when it is slower."""
+    if runner_up.tokens_per_s <= 0:
+        return math.inf
+    return report.plan.promise.tokens_per_s / runner_up.tokens_per_s - 1
+
+
+def _lead(report: ReportInput, runner_up: RunnerUp) -> str:
+    lead = lead_fraction(report, runner_up)
+    if abs(lead) < 0.0005:
+        return "It is as fast as the next best"
+    if lead > 0:
+        return f"It is {format_fraction(lead)} faster than the next best"
+    if report.job.objective is Objective.THROUGHPUT:
+        return f"It is {format_fraction(-lead)} slower on paper than the next best"
+    return f"It is {format_fraction(-lead)} slower than the next best by this objective"
+
+
+def _saving_clause(report: ReportInput, runner_up: RunnerUp) -> str:
+    theirs = find_estimate(report, runner_up.key)
+    saving = largest_saving(report.plan.estimate.time, theirs.time) if theirs is not None else None
+    if saving is None or lead_fraction(report, runner_up) <= 0:
+        return ""
+    label, saved_s = saving
+    return f"; by the model it saves most on {label} ({format_seconds(saved_s)} a step)"
+
+
+def _noise_clause(report: ReportInput, runner_up: RunnerUp) -> str:
+    """A lead smaller than the two measurements' joint spread (robust standard deviations, added in squares)."""
+    ours, theirs = winning_trial(report), find_trial(report, runner_up.key)
+    if ours is None or theirs is None:
+        return ""
+    spread_s = math.hypot(ours[1].step_time_spread_s, theirs[1].step_time_spread_s)
+    if abs(ours[1].step_time_s - theirs[1].step_time_s) >= spread_s:
+        return ""
+    return f"; the two are closer than their measurements' spread ({format_seconds(spread_s)}), so either would do"

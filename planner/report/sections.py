@@ -1,0 +1,228 @@
+"""A plan's records as a document: which sections there are, and what each says."""
+
+from __future__ import annotations
+
+import shlex
+
+from planner.report.bars import memory_blocks, time_blocks
+from planner.report.document import Block, Column, Command, Document, Paragraph, Section, Table
+from planner.report.explain import explain_choice
+from planner.report.input import CandidateRow, ReportInput
+from planner.report.units import (
+    format_bytes,
+    format_count,
+    format_fraction,
+    format_rate_short,
+    format_seconds,
+    format_tokens_per_s,
+    plural,
+)
+from planner.report.wording import (
+    PROVENANCE_SENTENCES,
+    describe_candidate,
+    outcome_sentence,
+    outcome_word,
+    short_candidate,
+)
+from planner.spec.kinds import Provenance
+from planner.spec.trial import Measured, TrialRecord
+
+
+def build_document(report: ReportInput) -> Document:
+    """Every section of the report, in reading order; sections without anything to say are left out."""
+    sections = (
+        Section(title="The choice", blocks=tuple(Paragraph(text=text) for text in explain_choice(report))),
+        Section(title="What to run next", blocks=next_commands(report)),
+        Section(title="What the plan promises", blocks=_promise(report)),
+        Section(title="Device memory", blocks=memory_blocks(report)),
+        Section(title="Time of one step", blocks=time_blocks(report)),
+        Section(title="Trials", blocks=_trials(report)),
+        Section(title="Best candidates not tried", blocks=_candidates(report.untried)),
+        Section(title="Left out because they cannot fit", blocks=_candidates(report.screened)),
+        Section(title="Refused by a rule", blocks=_rejections(report)),
+        Section(title="Axes left out", blocks=_pairs(report.plan.search.left_out_axes, "axis", "why")),
+        Section(title="Validation", blocks=_validation(report)),
+        Section(title="The DeepSpeed config, line by line", blocks=_config(report)),
+        Section(title="Versions and hardware", blocks=_environment(report)),
+    )
+    plan = report.plan
+    return Document(
+        title=f"Plan for {report.job.model.name}",
+        subtitle=describe_candidate(plan.candidate),
+        facts=_facts(report),
+        sections=tuple(section for section in sections if section.blocks),
+    )
+
+
+def next_commands(report: ReportInput) -> tuple[Command, ...]:
+    """The exact commands that come after planning."""
+    return (
+        Command(command=report.launch_command, does="starts the training run"),
+        Command(
+            command=f"planner verify {shlex.quote(report.plan_dir)}",
+            does="runs the emitted files for a few steps on this machine and holds them to the promise",
+        ),
+    )
+
+
+def _facts(report: ReportInput) -> tuple[tuple[str, str, str], ...]:
+    promise = report.plan.promise
+    used = promise.device_used_bytes / promise.usable_bytes
+    return (
+        ("speed", format_tokens_per_s(promise.tokens_per_s), str(promise.step_time_kind)),
+        ("one step", format_seconds(promise.step_time_s), str(promise.step_time_kind)),
+        (
+            "device memory",
+            f"{format_bytes(promise.device_used_bytes)} ({format_fraction(used)})",
+            str(promise.memory_kind),
+        ),
+        ("devices", format_count(report.plan.candidate.layout.world_size), report.job.cluster.gpu.name),
+    )
+
+
+def _promise(report: ReportInput) -> tuple[Block, ...]:
+    plan, promise, estimate = report.plan, report.plan.promise, report.plan.estimate
+    time_kind, memory_kind = str(promise.step_time_kind), str(promise.memory_kind)
+    world_size = plan.candidate.layout.world_size
+    rows = [
+        ("time of one optimizer step", format_seconds(promise.step_time_s), time_kind),
+        ("speed", format_tokens_per_s(promise.tokens_per_s), time_kind),
+        ("speed of one device", format_tokens_per_s(promise.tokens_per_s / world_size), time_kind),
+        ("share of the peak (MFU)", format_fraction(estimate.mfu_fraction), str(estimate.kind)),
+        ("device memory, worst rank", format_bytes(promise.device_used_bytes), memory_kind),
+        ("usable device memory", format_bytes(promise.usable_bytes), str(report.job.cluster.gpu.kind)),
+        ("host memory of a node", format_bytes(estimate.memory.host_bytes), str(estimate.kind)),
+        ("sequences per step", format_count(plan.candidate.batch.global_batch_size), "as the job says"),
+    ]
+    if promise.first_losses:
+        losses = ", ".join(f"{loss:.4f}" for loss in promise.first_losses)
+        rows.append(("first losses", losses, str(Provenance.MEASURED)))
+    columns = (Column(heading="figure"), Column(heading="promised", numeric=True), Column(heading="origin"))
+    meanings = "; ".join(f"{kind}: {meaning}" for kind, meaning in PROVENANCE_SENTENCES.items())
+    key = Paragraph(text=f"The candidate's key, as in trials.jsonl, is {plan.key}.")
+    return (Table(columns=columns, rows=tuple(rows)), Paragraph(text=f"Origins, strongest first: {meanings}."), key)
+
+
+def _trials(report: ReportInput) -> tuple[Block, ...]:
+    blocks: list[Block] = []
+    if report.plan.search.trials_note:
+        blocks.append(Paragraph(text=report.plan.search.trials_note))
+    if report.trials:
+        numbers = [trial.number for trial in report.trials]
+        chosen = report.plan.trial_number
+        table = Table(
+            columns=_TRIAL_COLUMNS,
+            rows=tuple(_trial_row(trial, report) for trial in report.trials),
+            highlighted=numbers.index(chosen) if chosen in numbers else None,
+        )
+        blocks.append(table)
+    failed = tuple(
+        (str(trial.number), outcome_sentence(trial.outcome), f"logs/{trial.log_name}" if trial.log_name else "")
+        for trial in report.trials
+        if not isinstance(trial.outcome, Measured)
+    )
+    if failed:
+        columns = (
+            Column(heading="trial", numeric=True),
+            Column(heading="how it ended"),
+            Column(heading="log", code=True),
+        )
+        blocks.append(Table(columns=columns, rows=failed))
+    return tuple(blocks)
+
+
+_TRIAL_COLUMNS = (
+    Column(heading="trial", numeric=True),
+    Column(heading="candidate"),
+    Column(heading="outcome"),
+    Column(heading="step", numeric=True),
+    Column(heading="spread", numeric=True),
+    Column(heading="by the model", numeric=True),
+    Column(heading="tokens/s", numeric=True),
+    Column(heading="memory", numeric=True),
+    Column(heading="took", numeric=True),
+)
+
+
+def _trial_row(trial: TrialRecord, report: ReportInput) -> tuple[str, ...]:
+    outcome = trial.outcome
+    predicted = next((format_seconds(row.estimate.step_time_s) for row in report.tried if row.key == trial.key), "")
+    figures = ("", "", "", "")
+    if isinstance(outcome, Measured):
+        figures = (
+            format_seconds(outcome.step_time_s),
+            f"± {format_seconds(outcome.step_time_spread_s)}",
+            format_rate_short(outcome.tokens_per_s),
+            format_bytes(outcome.device_used_bytes),
+        )
+    named = (str(trial.number), short_candidate(trial.candidate), outcome_word(outcome))
+    return (*named, *figures[:2], predicted, *figures[2:], format_seconds(trial.duration_s))
+
+
+def _candidates(rows: tuple[CandidateRow, ...]) -> tuple[Block, ...]:
+    if not rows:
+        return ()
+    columns = (
+        Column(heading="candidate"),
+        Column(heading="step", numeric=True),
+        Column(heading="tokens/s", numeric=True),
+        Column(heading="memory", numeric=True),
+        Column(heading="bounds", numeric=True),
+        Column(heading="usable", numeric=True),
+        Column(heading="origin"),
+    )
+    return (Table(columns=columns, rows=tuple(_candidate_row(row) for row in rows)),)
+
+
+def _candidate_row(row: CandidateRow) -> tuple[str, ...]:
+    memory = row.estimate.memory
+    return (
+        short_candidate(row.candidate),
+        format_seconds(row.estimate.step_time_s),
+        format_rate_short(row.estimate.tokens_per_s),
+        format_bytes(memory.device_used_bytes),
+        f"{format_bytes(memory.low_bytes)} to {format_bytes(memory.high_bytes)}",
+        format_bytes(memory.usable_bytes),
+        str(row.estimate.kind),
+    )
+
+
+def _rejections(report: ReportInput) -> tuple[Block, ...]:
+    sentences = {row.rule: row.sentence for row in report.rejections}
+    counts = {row.rule: row.count for row in report.rejections} or dict(report.plan.search.rejected)
+    if not counts:
+        return ()
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    columns = (Column(heading="rule", code=True), Column(heading="combinations", numeric=True), Column(heading="why"))
+    rows = tuple((rule, format_count(count), sentences.get(rule, "")) for rule, count in ordered)
+    total = f"{plural(report.plan.search.num_candidates, 'candidate is', 'candidates are')} legal. The rest:"
+    return (Paragraph(text=total), Table(columns=columns, rows=rows))
+
+
+def _validation(report: ReportInput) -> tuple[Block, ...]:
+    if not report.plan.validation:
+        return (Paragraph(text="Not validated: the plan was made with --no-validate."),)
+    columns = (Column(heading="step"), Column(heading="result"), Column(heading="detail"))
+    steps = report.plan.validation
+    rows = tuple((step.name, "passed" if step.passed else "failed", step.detail) for step in steps)
+    return (Table(columns=columns, rows=rows),)
+
+
+def _config(report: ReportInput) -> tuple[Block, ...]:
+    if not report.config_lines:
+        return ()
+    columns = (Column(heading="setting", code=True), Column(heading="value", code=True), Column(heading="why"))
+    return (Table(columns=columns, rows=tuple((line.key, line.value, line.why) for line in report.config_lines)),)
+
+
+def _environment(report: ReportInput) -> tuple[Block, ...]:
+    plan = report.plan
+    versions = (("planner", plan.planner_version), *plan.versions)
+    origin = (("job hash", plan.job_hash), ("trials ran on", plan.machine or "no machine: no trial was run"))
+    return _pairs((*versions, *plan.hardware, *origin), "what", "value")
+
+
+def _pairs(pairs: tuple[tuple[str, str], ...], left: str, right: str) -> tuple[Block, ...]:
+    if not pairs:
+        return ()
+    return (Table(columns=(Column(heading=left), Column(heading=right)), rows=pairs),)
