@@ -1,0 +1,12 @@
+"""The plan folder: every file name in it, writing that is whole or not at all, the trial records, the lock.
+
+It owns names and durability. What the files say belongs to others: `jobfile` (job.yaml), `emit` (DeepSpeed's config and
+the launch files), `report`, `search` (the Optuna study, which is derived from the trials and rebuilt when lost).
+"""
+
+from planner.rundir import names
+from planner.rundir.filesystem import network_filesystem
+from planner.rundir.folder import RunDir
+from planner.rundir.names import trial_log_name
+
+__all__ = ["RunDir", "names", "network_filesystem", "trial_log_name"]

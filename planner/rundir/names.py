@@ -1,0 +1,25 @@
+"""The name of every file in a plan folder; nobody else spells one."""
+
+from __future__ import annotations
+
+PLAN = "plan.yaml"
+DS_CONFIG = "ds_config.json"
+TASK = "task.json"  # what the reference trainer runs
+LAUNCH = "launch.sh"
+LAUNCH_DIR = "launch"  # files for other launchers
+JOB = "job.yaml"
+TRIALS = "trials.jsonl"
+STUDY_SQLITE = "study.db"
+STUDY_JOURNAL = "study.journal"  # in place of study.db on a network file system
+REPORT_HTML = "report.html"
+REPORT_MARKDOWN = "report.md"
+LOGS_DIR = "logs"
+
+IDENTITY = ".meshplan.json"  # format and job hash: written first, so that a folder is known from its first moment
+LOCK = ".meshplan.lock"
+TEMPORARY_PREFIX = ".meshplan-tmp-"  # files being written; what a kill left behind is removed by the next planner
+
+
+def trial_log_name(number: int) -> str:
+    """The log of one trial, a file under `LOGS_DIR`. A trial run again after a kill writes the same file."""
+    return f"trial-{number:04d}.log"
