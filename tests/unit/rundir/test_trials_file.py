@@ -101,8 +101,7 @@ def test_append_on_a_full_disk_is_an_input_error_and_keeps_what_was_there(tmp_pa
     before = path.read_bytes()
     code = (
         "import json, resource, signal, sys; from pathlib import Path;"
-        "from planner.rundir.problems import explain_os_error
-from planner.rundir.trials_file import append_trial; from planner.spec import TrialRecord;"
+        "from planner.rundir.trials_file import append_trial; from planner.spec import TrialRecord;"
         "from planner.spec.codec import from_plain;"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])));"
