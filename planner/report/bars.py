@@ -81,7 +81,7 @@ def _estimated_memory_bar(report: ReportInput) -> Bar:
 def _measured_memory_bar(rank: RankReport, outcome: Measured) -> Bar:
     outside = rank.device_used_bytes - rank.peak_reserved_bytes
     parts = [
-        ("allocated at the peak", float(rank.peak_allocated_bytes), _TONE_ALLOCATED),
+        ("tensors at the peak", float(rank.peak_allocated_bytes), _TONE_ALLOCATED),
         ("reserved on top", float(rank.peak_reserved_bytes - rank.peak_allocated_bytes), _TONE_RESERVED),
         ("outside the allocator", float(outside), _TONE_OUTSIDE),
     ]

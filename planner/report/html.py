@@ -108,7 +108,8 @@ def _table(table: Table) -> _Markup:
         )
         for index, row in enumerate(table.rows)
     ]
-    inner = _element("table", _element("thead", _element("tr", *head)), _element("tbody", *rows))
+    width = "wide" if len(table.columns) > 5 else "narrow"  # wide ones scroll sideways instead of wrapping
+    inner = _element("table", _element("thead", _element("tr", *head)), _element("tbody", *rows), class_=width)
     return _element("div", inner, class_="scroll", tabindex="0")
 
 
@@ -127,7 +128,9 @@ def _bars(bars: Bars) -> _Markup:
         for marker in bars.markers
     ]
     rows = [_bar(bar, bars.scale) for bar in bars.bars]
-    plot = _element("div", *rows, _element("div", *markers, class_="markers"), class_="plot")
+    if markers:
+        rows.append(_element("div", *markers, class_="markers"))
+    plot = _element("div", *rows, class_="plot limited" if markers else "plot")
     return _element("figure", plot, *(_legend(bar) for bar in bars.legends), class_="bars")
 
 

@@ -98,9 +98,12 @@ def _promise(report: ReportInput) -> tuple[Block, ...]:
         losses = ", ".join(f"{loss:.4f}" for loss in promise.first_losses)
         rows.append(("first losses", losses, str(Provenance.MEASURED)))
     columns = (Column(heading="figure"), Column(heading="promised", numeric=True), Column(heading="origin"))
-    meanings = "; ".join(f"{kind}: {meaning}" for kind, meaning in PROVENANCE_SENTENCES.items())
-    key = Paragraph(text=f"The candidate's key, as in trials.jsonl, is {plan.key}.")
-    return (Table(columns=columns, rows=tuple(rows)), Paragraph(text=f"Origins, strongest first: {meanings}."), key)
+    meanings = tuple((str(kind), meaning) for kind, meaning in PROVENANCE_SENTENCES.items())
+    return (
+        Table(columns=columns, rows=tuple(rows)),
+        Paragraph(text=f"The candidate's key, as in trials.jsonl, is {plan.key}. Origins, strongest first:"),
+        *_pairs(meanings, "origin", "meaning"),
+    )
 
 
 def _trials(report: ReportInput) -> tuple[Block, ...]:

@@ -43,7 +43,7 @@ MEMORY_LABELS: tuple[tuple[str, str], ...] = (
     ("optimizer_bytes", "optimizer states"),
     ("activations_bytes", "activations"),
     ("buffers_bytes", "buffers"),
-    ("allocator_slack_bytes", "allocator slack"),
+    ("allocator_slack_bytes", "slack of the allocator"),
     ("communication_bytes", "communication"),
     ("context_bytes", "device context"),
 )
