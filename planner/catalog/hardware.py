@@ -1,0 +1,221 @@
+"""GPUs, links and clusters: from catalog files in human units to records in bytes, seconds and FLOP/s.
+
+Owns the turning of units (once, here) and which links and host a GPU usually comes with. Leaves what a job file says of
+its cluster to `planner.jobfile`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+from planner.catalog.documents import read_yaml
+from planner.catalog.entries import Entry, default_folders, find_entry, fold, list_entries, unknown_name
+from planner.catalog.hardware_schema import ClusterFile, GpuChoice, GpuFile, LinkChoice, LinkFile
+from planner.catalog.strict import validate
+from planner.errors import InputError
+from planner.resources import CatalogFolder
+from planner.spec import ClusterSpec, GpuSpec, LinkSpec, Provenance, weakest
+from planner.spec._record import record
+
+BYTES_PER_GIB = 1 << 30
+BYTES_PER_GB = 1e9
+FLOPS_PER_TFLOP = 1e12
+
+Folders = tuple[CatalogFolder, ...]
+F = TypeVar("F", GpuFile, LinkFile, ClusterFile)
+
+
+@record
+class NodeDefaults:
+    """The node a GPU usually sits in."""
+
+    gpus_per_node: int
+    intra_node_link: LinkSpec
+    inter_node_link: LinkSpec
+    host_memory_bytes_per_gpu: int
+
+
+@record
+class ClusterRequest:
+    """What is said of a cluster; None: as usual for the GPU. `memory_cap_bytes` caps one rank."""
+
+    gpu: GpuSpec
+    usual: NodeDefaults
+    nodes: int = 1
+    gpus_per_node: int | None = None
+    intra_node_link: LinkSpec | None = None
+    inter_node_link: LinkSpec | None = None
+    host_memory_bytes: int | None = None
+    memory_cap_bytes: int | None = None
+    name: str = ""
+    is_this_machine: bool = False
+
+
+def load_gpu(name: str, *, folders: Folders | None = None) -> GpuSpec:
+    """The GPU of this name or alias; InputError with near matches for another."""
+    return gpu_record(_load("gpus", name, GpuFile, folders))
+
+
+def load_link(name: str, *, folders: Folders | None = None) -> LinkSpec:
+    """The link of this name or alias; InputError with near matches for another."""
+    return link_record(_load("links", name, LinkFile, folders))
+
+
+def load_cluster(name: str, *, nodes: int | None = None, folders: Folders | None = None) -> ClusterSpec:
+    """The cluster of this name, with `nodes` nodes where given."""
+    request = cluster_request(_load("clusters", name, ClusterFile, folders), folders=folders)
+    return resolve_cluster(request if nodes is None else replace(request, nodes=nodes))
+
+
+def read_cluster_file(path: Path, *, folders: Folders | None = None) -> ClusterRequest:
+    """A cluster file of the user's, as `planner probe` writes it."""
+    document = read_yaml(path, what="cluster file")
+    return cluster_request(validate(ClusterFile, document, what="cluster file"), folders=folders)
+
+
+def usual_node(name: str, *, folders: Folders | None = None) -> NodeDefaults:
+    """The links, GPUs per node and host memory that the GPU of this name usually comes with."""
+    return node_defaults(_load("gpus", name, GpuFile, folders), folders=folders)
+
+
+def match_device_name(device_name: str, *, total_bytes: int, folders: Folders | None = None) -> GpuSpec | None:
+    """The catalog's GPU that a driver calls `device_name`, nearest in memory when several bear it; None: unknown."""
+    asked = folders if folders is not None else default_folders()
+    wanted = _fold_device_name(device_name)
+    known = [_read(entry, GpuFile) for entry in list_entries("gpus", asked)]
+    records = [gpu_record(file) for file in known if wanted in map(_fold_device_name, file.device_names)]
+    return min(records, key=lambda gpu: abs(gpu.memory_nominal_bytes - total_bytes), default=None)
+
+
+def resolve_cluster(request: ClusterRequest) -> ClusterSpec:
+    """Fill what is not said with what is usual for the GPU."""
+    gpus_per_node = request.gpus_per_node or request.usual.gpus_per_node
+    gpu = request.gpu
+    if request.memory_cap_bytes is not None:
+        gpu = replace(gpu, memory_usable_bytes=min(gpu.memory_usable_bytes, request.memory_cap_bytes))
+    return ClusterSpec(
+        gpu=gpu,
+        nodes=request.nodes,
+        gpus_per_node=gpus_per_node,
+        intra_node_link=request.intra_node_link or request.usual.intra_node_link,
+        inter_node_link=request.inter_node_link or request.usual.inter_node_link,
+        host_memory_bytes=request.host_memory_bytes or request.usual.host_memory_bytes_per_gpu * gpus_per_node,
+        name=request.name,
+        is_this_machine=request.is_this_machine,
+    )
+
+
+def cluster_request(file: ClusterFile, *, folders: Folders | None = None) -> ClusterRequest:
+    """A cluster file with its names looked up."""
+    gpu_file = _chosen_gpu(file.gpu, folders)
+    return ClusterRequest(
+        gpu=gpu_record(gpu_file),
+        usual=node_defaults(gpu_file, folders=folders),
+        nodes=file.nodes,
+        gpus_per_node=file.gpus_per_node,
+        intra_node_link=chosen_link(file.intra_node_link, folders=folders),
+        inter_node_link=chosen_link(file.inter_node_link, folders=folders),
+        host_memory_bytes=gib_to_bytes(file.host_memory_gib),
+        memory_cap_bytes=gib_to_bytes(file.memory_gib),
+        name=file.name,
+        is_this_machine=file.this_machine,
+    )
+
+
+def chosen_link(choice: LinkChoice | None, *, folders: Folders | None = None) -> LinkSpec | None:
+    """The record of a link that is named or described; None where nothing is said."""
+    if choice is None:
+        return None
+    return link_record(choice.described) if choice.described else load_link(choice.catalog or "", folders=folders)
+
+
+def _chosen_gpu(choice: GpuChoice, folders: Folders | None) -> GpuFile:
+    return choice.described or _load("gpus", choice.catalog or "", GpuFile, folders)
+
+
+def gpu_record(file: GpuFile) -> GpuSpec:
+    """Units turned: GiB to bytes, GB/s to bytes/s, TFLOP/s to FLOP/s. The kind is the weakest of its groups."""
+    host_link = file.host_link
+    groups = [("memory", file.memory), ("bandwidth", file.bandwidth), ("peak", file.peak)]
+    return GpuSpec(
+        name=file.name,
+        device=file.device,
+        memory_nominal_bytes=int(file.memory.nominal_gib * BYTES_PER_GIB),
+        memory_usable_bytes=int(file.memory.usable_gib * BYTES_PER_GIB),
+        memory_bandwidth_bytes_per_s=file.bandwidth.gb_per_s * BYTES_PER_GB,
+        peak_fp32_flops_per_s=file.peak.fp32_tflops * FLOPS_PER_TFLOP,
+        peak_fp16_flops_per_s=file.peak.fp16_tflops * FLOPS_PER_TFLOP,
+        peak_bf16_flops_per_s=file.peak.bf16_tflops * FLOPS_PER_TFLOP,
+        peak_fp8_flops_per_s=file.peak.fp8_tflops * FLOPS_PER_TFLOP,
+        host_link_bytes_per_s=host_link.gb_per_s * BYTES_PER_GB if host_link else 0.0,
+        price_per_hour=file.price.usd_per_hour if file.price else 0.0,
+        source="; ".join(f"{word} ({group.kind}): {group.source}" for word, group in groups),
+        kind=weakest(*(group.kind for _, group in groups)),
+    )
+
+
+def link_record(file: LinkFile) -> LinkSpec:
+    """Units turned: GB/s to bytes/s, microseconds to seconds."""
+    return LinkSpec(
+        name=file.name,
+        bandwidth_bytes_per_s=file.gb_per_s * BYTES_PER_GB,
+        latency_s=file.latency_us * 1e-6,
+        efficiency_fraction=file.efficiency_fraction,
+        source=file.source,
+        kind=file.kind,
+    )
+
+
+def node_defaults(file: GpuFile, *, folders: Folders | None = None) -> NodeDefaults:
+    """The usual node of a GPU, its links looked up."""
+    return NodeDefaults(
+        gpus_per_node=file.gpus_per_node,
+        intra_node_link=load_link(file.intra_node_link, folders=folders),
+        inter_node_link=load_link(file.inter_node_link, folders=folders),
+        host_memory_bytes_per_gpu=int(file.host_memory_gib_per_gpu * BYTES_PER_GIB),
+    )
+
+
+def gib_to_bytes(gib: float | None) -> int | None:
+    """Bytes of a size in GiB; None stays None."""
+    return None if gib is None else int(gib * BYTES_PER_GIB)
+
+
+def _load(kind: str, name: str, schema: type[F], folders: Folders | None) -> F:
+    """The file whose name or alias this is; the file name is tried before all files are read for their aliases."""
+    asked = folders if folders is not None else default_folders()
+    entry = find_entry(kind, name, asked)
+    if entry is not None:
+        return _read(entry, schema)
+    files = [_read(entry, schema) for entry in list_entries(kind, asked)]
+    wanted = fold(name)
+    for file in files:
+        if wanted in {fold(alias) for alias in file.aliases}:
+            return file
+    known = [name for file in files for name in (file.name, *file.aliases)]
+    raise unknown_name(kind, name, tuple(known))
+
+
+def _read(entry: Entry, schema: type[F]) -> F:
+    file = _read_cached(entry.path, schema, entry.path.stat().st_mtime_ns)
+    if fold(file.name) != entry.name:
+        raise InputError(
+            f"{entry.path} says its name is {file.name!r}",
+            why="an entry of the catalog is found by its file's name",
+            fix=f"write `name: {entry.name}` in it, or rename the file",
+        )
+    return file
+
+
+@cache
+def _read_cached(path: Path, schema: type[F], modified_ns: int) -> F:
+    del modified_ns  # only part of the key: a changed file is read again
+    return validate(schema, read_yaml(path, what="catalog file"), what="catalog file")
+
+
+def _fold_device_name(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", " ", name.lower()).strip().removeprefix("nvidia ").removeprefix("tesla ")

@@ -1,0 +1,128 @@
+"""What a GPU, link or cluster file may hold, in human units; `hardware` turns them into records.
+
+Every group of numbers has its `source` and `kind` (measured, emulated, fitted, computed = from a data sheet).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from planner.catalog.documents import describe
+from planner.catalog.strict import StrictModel, complain, word_parser
+from planner.spec import DeviceKind, Provenance
+
+KindWord = Annotated[Provenance, BeforeValidator(word_parser(Provenance))]
+DeviceWord = Annotated[DeviceKind, BeforeValidator(word_parser(DeviceKind))]
+Name = Annotated[str, Field(min_length=1, max_length=100)]
+Source = Annotated[str, Field(min_length=1, max_length=1000, description="where the numbers come from")]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+MemoryGib = Annotated[float, Field(gt=0, le=1e6)]
+GigabytesPerSecond = Annotated[float, Field(gt=0, le=1e6)]
+Teraflops = Annotated[float, Field(ge=0, le=1e6)]
+
+
+class MemoryFigures(StrictModel):
+    nominal_gib: MemoryGib = Field(description="all the memory the driver shows, in GiB")
+    usable_gib: MemoryGib = Field(description="what a process can really allocate, its context included, in GiB")
+    source: Source
+    kind: KindWord = Field(description="measured, emulated, fitted or computed")
+
+    @model_validator(mode="after")
+    def _usable_is_at_most_nominal(self) -> MemoryFigures:
+        if self.usable_gib > self.nominal_gib:
+            raise complain("has more usable than nominal memory", fix="swap or correct nominal_gib and usable_gib")
+        return self
+
+
+class BandwidthFigures(StrictModel):
+    gb_per_s: GigabytesPerSecond = Field(description="decimal gigabytes per second, one direction")
+    source: Source
+    kind: KindWord = Field(description="measured, emulated, fitted or computed")
+
+
+class PeakFigures(StrictModel):
+    """Dense peaks of matrix products; 0 where the device has no such units. fp32 is true fp32, not TF32."""
+
+    fp32_tflops: Teraflops = Field(description="dense peak in fp32 (torch's default; not TF32)")
+    fp16_tflops: Teraflops = Field(description="dense peak in fp16 with fp32 accumulation")
+    bf16_tflops: Teraflops = Field(description="dense peak in bf16; 0 where the device has none")
+    fp8_tflops: Teraflops = Field(default=0.0, description="dense peak in fp8; 0 where the device has none")
+    source: Source
+    kind: KindWord = Field(description="measured, emulated, fitted or computed")
+
+
+class PriceFigures(StrictModel):
+    usd_per_hour: float = Field(ge=0, le=1e5, description="list price of one GPU for one hour, US dollars")
+    source: Source
+
+
+class GpuFile(StrictModel):
+    """`configs/gpus/<name>.yaml`."""
+
+    name: Name = Field(description="the catalog name")
+    aliases: tuple[Name, ...] = Field(default=(), strict=False, description="other names it is known by")
+    device_names: tuple[Name, ...] = Field(default=(), strict=False, description="how the driver names it")
+    device: DeviceWord = Field(default=DeviceKind.CUDA, description="cuda or cpu")
+    memory: MemoryFigures = Field(description="its memory")
+    bandwidth: BandwidthFigures = Field(description="its memory bandwidth")
+    peak: PeakFigures = Field(description="its dense compute peaks")
+    host_link: BandwidthFigures | None = Field(default=None, description="its link to host memory, one direction")
+    price: PriceFigures | None = Field(default=None, description="its list price")
+    intra_node_link: Name = Field(description="the link between GPUs of a usual node, a catalog name")
+    inter_node_link: Name = Field(description="the network of a usual node, a catalog name")
+    gpus_per_node: Count = Field(default=8, description="GPUs in a usual node")
+    host_memory_gib_per_gpu: MemoryGib = Field(default=128.0, description="host memory of a usual node, per GPU")
+
+
+class LinkFile(StrictModel):
+    """`configs/links/<name>.yaml`."""
+
+    name: Name = Field(description="the catalog name")
+    aliases: tuple[Name, ...] = Field(default=(), strict=False, description="other names it is known by")
+    gb_per_s: GigabytesPerSecond = Field(description="one direction, per GPU, decimal gigabytes per second")
+    latency_us: float = Field(ge=0, le=1e6, description="of one message, microseconds")
+    efficiency_fraction: float = Field(gt=0, le=1, description="the share of gb_per_s that large messages reach")
+    source: Source
+    kind: KindWord = Field(description="measured, emulated, fitted or computed")
+
+
+def _named_or_described(value: Any) -> Any:
+    if isinstance(value, str):
+        return {"catalog": value}
+    if isinstance(value, dict):
+        return {"described": value}
+    raise complain(f"must be a catalog name or a description, found {describe(value)}", fix="write a catalog name")
+
+
+class GpuChoice(StrictModel):
+    catalog: Name | None = None
+    described: GpuFile | None = None
+
+
+class LinkChoice(StrictModel):
+    catalog: Name | None = None
+    described: LinkFile | None = None
+
+
+class ClusterFile(StrictModel):
+    """`configs/clusters/<name>.yaml`, and what `planner probe` writes."""
+
+    name: str = Field(default="", max_length=100, description="what to call it")
+    aliases: tuple[Name, ...] = Field(default=(), strict=False, description="other names it is known by")
+    gpu: Annotated[GpuChoice, BeforeValidator(_named_or_described)] = Field(
+        description="its GPUs: a catalog name or a description"
+    )
+    nodes: Count = Field(default=1, description="how many alike nodes")
+    gpus_per_node: Count | None = Field(default=None, description="GPUs of one node; left out: as usual for the GPU")
+    intra_node_link: Annotated[LinkChoice, BeforeValidator(_named_or_described)] | None = Field(
+        default=None, description="the link between GPUs of a node; left out: as usual for the GPU"
+    )
+    inter_node_link: Annotated[LinkChoice, BeforeValidator(_named_or_described)] | None = Field(
+        default=None, description="the network between nodes; left out: as usual for the GPU"
+    )
+    host_memory_gib: MemoryGib | None = Field(default=None, description="memory of one node's host, in GiB")
+    memory_gib: MemoryGib | None = Field(default=None, description="a cap on the memory of one rank, in GiB")
+    this_machine: bool = Field(default=False, description="true when the file describes the machine it is used on")
+    source: str = Field(default="", max_length=1000, description="where the numbers come from")
