@@ -1,49 +1,51 @@
 """A candidate as DeepSpeed's JSON configuration: plain resolved values, nothing left to a default that drifts.
 
-Owns every DeepSpeed key name that the product writes. What the keys mean and which combinations are refused belongs to
-`planner.rules`; what JSON cannot carry (layout, checkpointing, attention) is in `planner.emit.task`.
+Owns every DeepSpeed key name that the product writes. What keys mean and which combinations are refused belongs to
+`planner.rules`; why each key has its value is told by `planner.emit.explain`; the optimizer's block is in
+`planner.emit.optimizer`; what JSON cannot carry (layout, checkpointing, attention) goes into `task.json`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
+from planner.emit.optimizer import needs_untested_switch, optimizer_block
 from planner.errors import NotExpressible
-from planner.spec import Candidate, DeviceKind, JobSpec, OffloadDevice, OptimizerName, OptimizerSpec, Precision
+from planner.spec import Candidate, JobSpec, OffloadDevice, OptimizerName, Precision
 
-Block = dict[str, Any]
+DsConfig = dict[str, Any]
 
 DEFAULT_BUCKET_ELEMENTS = 500_000_000  # reduce_bucket_size, allgather_bucket_size: DeepSpeed 0.19.8, zero/config.py
 SMALLEST_BUCKET_ELEMENTS = 1_000_000  # below this a message is all latency, and the buffer is 4 MB at most
 
-# First loss scale 2^12 instead of 2^16: a fresh transformer in fp16 overflows at 2^16 for its first steps, each of
-# which is skipped (hysteresis 2 skips twice per halving), and a short trial would then time steps without an update.
-# The scale still grows, doubling after every `loss_scale_window` clean steps.
+# First loss scale 2^12 instead of DeepSpeed's 2^16. A step whose gradients overflow is skipped, and a trial of a few
+# steps that skips them measures no optimizer at all. The scale doubles after every `loss_scale_window` clean steps.
 INITIAL_SCALE_POWER = 12
 
+QUIET_STEPS_PER_PRINT = 1_000_000  # the trainer prints its own lines
 
-def render_ds_config(candidate: Candidate, *, job: JobSpec, deepspeed_version: str) -> Block:
+
+def render_ds_config(candidate: Candidate, *, job: JobSpec, deepspeed_version: str) -> DsConfig:
     """The DeepSpeed configuration that runs `candidate` of `job`, as JSON-ready values in a stable key order.
 
     The batch triple is consistent for the data-parallel world that the reference trainer's topology gives DeepSpeed:
     train_batch_size = micro x accumulation x data_parallel_size. Raises NotExpressible when JSON cannot say it.
     """
-    config: Block = {
+    config: DsConfig = {
         "train_batch_size": candidate.batch.global_batch_size,
         "train_micro_batch_size_per_gpu": candidate.batch.micro_batch_size,
         "gradient_accumulation_steps": candidate.batch.gradient_accumulation_steps,
         "gradient_clipping": float(job.training.gradient_clipping),
-        "optimizer": _optimizer(candidate, job=job),
-        **_precision(candidate),
+        "optimizer": optimizer_block(candidate, job=job),
+        **_precision(candidate.precision),
         "zero_optimization": _zero(candidate, job=job),
     }
-    if candidate.zero_stage > 0 and job.training.optimizer.name is OptimizerName.SGD:
+    if needs_untested_switch(candidate, job=job):
         config["zero_allow_untested_optimizer"] = True
     if candidate.layout.pipeline_parallel_size > 1:
-        config["pipeline"] = {"activation_checkpoint_interval": 0}
-    config["steps_per_print"] = 1_000_000
+        config["pipeline"] = {"activation_checkpoint_interval": 0, "pipe_partitioned": True, "grad_partitioned": True}
+    config["steps_per_print"] = QUIET_STEPS_PER_PRINT
     config["wall_clock_breakdown"] = False
     return config
 
@@ -57,25 +59,32 @@ def render_ds_config_text(candidate: Candidate, *, job: JobSpec, deepspeed_versi
 def bucket_elements(candidate: Candidate, *, job: JobSpec) -> int:
     """Elements of ZeRO's reduce and all-gather buckets: DeepSpeed's 5e8, but no more than one rank's parameters.
 
-    The buffers are allocated whole (2 bytes an element, twice with overlap), so that 5e8 would cost a 100 M parameter
-    model a gigabyte or two for nothing. Even, because DeepSpeed refuses an odd all-gather bucket.
+    The reduce buffer is allocated whole in the gradients' type, so 5e8 would cost a model of 100 M parameters a
+    gigabyte of which it uses a fifth. Even, because DeepSpeed refuses an odd all-gather bucket. Uneven stages may hold
+    a few more parameters than the mean taken here; their bucket is then flushed once more, which is harmless.
     """
     ranks = candidate.layout.tensor_parallel_size * candidate.layout.pipeline_parallel_size
     own = -(-job.model.num_parameters // ranks)
     return min(DEFAULT_BUCKET_ELEMENTS, max(SMALLEST_BUCKET_ELEMENTS, own + own % 2))
 
 
-def _precision(candidate: Candidate) -> Block:
-    if candidate.precision is Precision.FP8:
+def _precision(precision: Precision) -> DsConfig:
+    """The precision block, and the gradients' type said out loud.
+
+    Gradients accumulate in the type of the weights. fp32 accumulation for bf16 is refused without ZeRO
+    ("unsupported mix"), and with stage 1 it silently selects another optimizer class (`BF16_Optimizer`) that keeps
+    unsharded fp32 gradients, 4 bytes a parameter on every rank. (Run: DeepSpeed 0.19.8, stages 0-3 x fp32, fp16, bf16,
+    with and without pipeline.)
+    """
+    if precision is Precision.FP8:
         raise NotExpressible(
             "precision fp8 cannot be written into a DeepSpeed config",
             why="DeepSpeed has no fp8 training switch in its JSON",
             fix="use precision bf16 or fp16",
         )
-    word = candidate.precision.value
-    blocks: Block = {}
-    if candidate.precision is Precision.FP16:
-        blocks["fp16"] = {
+    accumulation = {"data_types": {"grad_accum_dtype": precision.value}}
+    if precision is Precision.FP16:
+        block: DsConfig = {
             "enabled": True,
             "auto_cast": False,
             "loss_scale": 0,
@@ -85,95 +94,68 @@ def _precision(candidate: Candidate) -> Block:
             "consecutive_hysteresis": False,
             "min_loss_scale": 1,
         }
-    if candidate.precision is Precision.BF16:
-        blocks["bf16"] = {"enabled": True, "check_grad_overflow": True}
-    blocks["data_types"] = {"grad_accum_dtype": word}
-    return blocks
+        return {"fp16": block, **accumulation}
+    if precision is Precision.BF16:
+        return {"bf16": {"enabled": True, "check_grad_overflow": True, "immediate_grad_update": False}, **accumulation}
+    return accumulation
 
 
-def _zero(candidate: Candidate, *, job: JobSpec) -> Block:
+def _zero(candidate: Candidate, *, job: JobSpec) -> DsConfig:
+    block: DsConfig = {"stage": candidate.zero_stage}
+    if candidate.zero_stage > 0:
+        block |= _sharding(candidate, job=job)
+    if candidate.zero_stage == 3:
+        block |= _stage3(bucket=bucket_elements(candidate, job=job))
+    return block | _offload(candidate)
+
+
+def _sharding(candidate: Candidate, *, job: JobSpec) -> DsConfig:
     bucket = bucket_elements(candidate, job=job)
-    block: Block = {"stage": candidate.zero_stage}
-    if candidate.zero_stage == 0:
-        return block
-    overlap = candidate.zero_stage == 3
-    block |= {
+    # Keep: with reduce-scatter on, DeepSpeed refuses Muon at stage 3, whose shards no longer are whole matrices.
+    whole_matrices = candidate.zero_stage == 3 and job.training.optimizer.name is OptimizerName.MUON
+    return {
         "contiguous_gradients": True,
-        "overlap_comm": overlap,
-        "reduce_scatter": True,
+        # Stage 3 lives from overlap. Below it the gain is some 5 % (DeepSpeed pull request 4887), and data races between
+        # bucket copies and reduction were reported as late as 2026 (issues 5545, 8061). DeepSpeed's default is the same.
+        "overlap_comm": candidate.zero_stage == 3,
+        "reduce_scatter": not whole_matrices,
         "reduce_bucket_size": bucket,
         "allgather_partitions": True,
         "allgather_bucket_size": bucket,
         "round_robin_gradients": False,
     }
-    if candidate.zero_stage == 3:
-        block |= {
-            "sub_group_size": 1_000_000_000,
-            "stage3_prefetch_bucket_size": min(50_000_000, bucket),
-            "stage3_param_persistence_threshold": 100_000,
-            "stage3_max_live_parameters": 1_000_000_000,
-            "stage3_max_reuse_distance": 1_000_000_000,
-            "stage3_gather_16bit_weights_on_model_save": False,
-        }
-    if candidate.offload_optimizer is not OffloadDevice.NONE:
-        block["offload_optimizer"] = {"device": candidate.offload_optimizer.value, "pin_memory": True}
-    if candidate.offload_param is not OffloadDevice.NONE:
-        block["offload_param"] = {"device": candidate.offload_param.value, "pin_memory": True}
+
+
+def _stage3(*, bucket: int) -> DsConfig:
+    return {
+        "sub_group_size": 1_000_000_000,
+        "stage3_prefetch_bucket_size": min(50_000_000, bucket),
+        "stage3_param_persistence_threshold": 100_000,
+        "stage3_max_live_parameters": 1_000_000_000,
+        "stage3_max_reuse_distance": 1_000_000_000,
+        "stage3_gather_16bit_weights_on_model_save": False,
+    }
+
+
+def _offload(candidate: Candidate) -> DsConfig:
+    block: DsConfig = {}
+    for key, device, first_stage in (
+        ("offload_optimizer", candidate.offload_optimizer, 1),
+        ("offload_param", candidate.offload_param, 3),
+    ):
+        if device is OffloadDevice.NONE:
+            continue
+        if candidate.zero_stage < first_stage:
+            raise NotExpressible(
+                f"{key} to {device} at ZeRO stage {candidate.zero_stage} would have no effect",
+                why=f"DeepSpeed takes the key and ignores it below stage {first_stage}",
+                fix=f"use ZeRO stage {first_stage} or above with {key}, or no offload",
+            )
+        if device is OffloadDevice.NVME:
+            raise NotExpressible(
+                f"{key} to nvme needs the path of a drive, which the plan does not hold",
+                why="DeepSpeed parses the key without a path and fails later",
+                fix="use offload to cpu",
+            )
+        block[key] = {"device": device.value, "pin_memory": True}
     return block
-
-
-def _optimizer(candidate: Candidate, *, job: JobSpec) -> Block:
-    writers: dict[OptimizerName, Callable[[OptimizerSpec, bool, bool], Block]] = {
-        OptimizerName.ADAMW: _adamw,
-        OptimizerName.SGD: _sgd,
-        OptimizerName.LION: _lion,
-        OptimizerName.MUON: _muon,
-    }
-    optimizer = job.training.optimizer
-    if optimizer.name not in writers:
-        raise NotExpressible(
-            f"optimizer {optimizer.name.value} cannot be written into a DeepSpeed config",
-            why="DeepSpeed's JSON names only its own optimizers and those of torch.optim; 8-bit Adam is in neither",
-            fix="use optimizer adamw, sgd, lion or muon",
-        )
-    on_cuda = job.cluster.gpu.device is DeviceKind.CUDA
-    return writers[optimizer.name](optimizer, on_cuda, candidate.offload_optimizer is not OffloadDevice.NONE)
-
-
-def _adamw(optimizer: OptimizerSpec, on_cuda: bool, offloaded: bool) -> Block:
-    params: Block = {
-        "lr": optimizer.learning_rate,
-        "betas": list(optimizer.betas),
-        "eps": optimizer.epsilon,
-        "weight_decay": optimizer.weight_decay,
-        "torch_adam": not offloaded,
-        "adam_w_mode": True,
-    }
-    if on_cuda and not offloaded:
-        params["fused"] = True
-    return {"type": "AdamW", "params": params}
-
-
-def _sgd(optimizer: OptimizerSpec, on_cuda: bool, offloaded: bool) -> Block:
-    params = {"lr": optimizer.learning_rate, "momentum": optimizer.momentum, "weight_decay": optimizer.weight_decay}
-    return {"type": "SGD", "params": params}
-
-
-def _lion(optimizer: OptimizerSpec, on_cuda: bool, offloaded: bool) -> Block:
-    params = {
-        "lr": optimizer.learning_rate,
-        "betas": list(optimizer.betas),
-        "weight_decay": optimizer.weight_decay,
-    }
-    return {"type": "Lion", "params": params}
-
-
-def _muon(optimizer: OptimizerSpec, on_cuda: bool, offloaded: bool) -> Block:
-    params = {
-        "lr": optimizer.learning_rate,
-        "momentum": optimizer.momentum,
-        "betas": list(optimizer.betas),
-        "eps": optimizer.epsilon,
-        "weight_decay": optimizer.weight_decay,
-    }
-    return {"type": "Muon", "params": params}
