@@ -15,11 +15,12 @@ from typing import Any
 
 import deepspeed
 import torch
-import transformers
 from deepspeed.accelerator import get_accelerator
 from torch import distributed
 
 from planner.runtime.data import micro_batches, open_samples, sample_indices
+from planner.runtime.grid import coordinates_of, make_grid, require_world
+from planner.runtime.models import build_model
 from planner.runtime.schedule import WarmupCosine
 from planner.spec import Phase, TrialTask
 from planner.spec._record import record
@@ -36,6 +37,24 @@ class StepResult:
     optimizer_s: float
 
 
+class _StopWatch:
+    """Adds up what each phase took, waiting for the device at each mark."""
+
+    def __init__(self) -> None:
+        self.spent_s = {"forward": 0.0, "backward": 0.0, "optimizer": 0.0}
+        self._mark = 0.0
+
+    def start(self) -> None:
+        get_accelerator().synchronize()
+        self._mark = time.perf_counter()
+
+    def stop(self, phase: str) -> None:
+        get_accelerator().synchronize()
+        now = time.perf_counter()
+        self.spent_s[phase] += now - self._mark
+        self._mark = now
+
+
 class TrainingSession:
     """See the module's text. `engine` is DeepSpeed's own."""
 
@@ -43,6 +62,8 @@ class TrainingSession:
         self.engine = engine
         self._task = task
         self._on_phase = on_phase
+        self._place = coordinates_of(distributed.get_rank(), task.candidate.layout)
+        self._fed = 0
         self._sequences_per_step = 0
         self._source = open_samples(
             task.training.data,
@@ -68,40 +89,51 @@ class TrainingSession:
 
     def train_step(self) -> StepResult:
         """Run one optimizer step: all its micro-batches."""
-        device = get_accelerator()
-        forward_s = backward_s = optimizer_s = 0.0
+        self._fed = 0
+        if self._task.candidate.layout.pipeline_parallel_size > 1:
+            result = self._pipeline_step()
+        else:
+            result = self._plain_step()
+        self._sequences_per_step = self._total(self._fed)
+        return result
+
+    def _plain_step(self) -> StepResult:
+        watch = _StopWatch()
         losses: list[torch.Tensor] = []
-        fed = 0
         for tokens in self._micro_batches():
-            fed += len(tokens)
             self._on_phase(Phase.FORWARD)
-            device.synchronize()
-            started = time.perf_counter()
+            watch.start()
             loss = self.engine(tokens)
-            device.synchronize()
-            forwarded = time.perf_counter()
+            watch.stop("forward")
             self._on_phase(Phase.BACKWARD)
             self.engine.backward(loss)
-            device.synchronize()
-            backwarded = time.perf_counter()
+            watch.stop("backward")
             self._on_phase(Phase.OPTIMIZER_STEP)
             self.engine.step()
-            device.synchronize()
-            forward_s += forwarded - started
-            backward_s += backwarded - forwarded
-            optimizer_s += time.perf_counter() - backwarded
+            watch.stop("optimizer")
             losses.append(loss.detach().float())
         mean = torch.stack(losses).mean()
-        self._sequences_per_step = self._total(fed)
+        # Tensor-parallel ranks hold the same loss, so the mean over all ranks is the mean over data-parallel ranks.
         distributed.all_reduce(mean)
         mean /= distributed.get_world_size()
-        return StepResult(loss=mean.item(), forward_s=forward_s, backward_s=backward_s, optimizer_s=optimizer_s)
+        spent = watch.spent_s
+        return StepResult(
+            loss=mean.item(), forward_s=spent["forward"], backward_s=spent["backward"], optimizer_s=spent["optimizer"]
+        )
+
+    def _pipeline_step(self) -> StepResult:
+        self._on_phase(Phase.TRAIN_BATCH)
+        # The first stage takes the tokens as input, the last as labels; the others take nothing.
+        loss = self.engine.train_batch(data_iter=((tokens, tokens) for tokens in self._micro_batches()))
+        return StepResult(loss=float(loss.item()), forward_s=0.0, backward_s=0.0, optimizer_s=0.0)
 
     def _micro_batches(self) -> Iterator[torch.Tensor]:
-        indices = sample_indices(
-            self._task.candidate.batch, step=self.steps_done, data_parallel_rank=distributed.get_rank()
-        )
-        return micro_batches(self._source, indices, self.engine.device)
+        place = self._place
+        indices = sample_indices(self._task.candidate.batch, step=self.steps_done, data_parallel_rank=place.data_rank)
+        for tokens in micro_batches(self._source, indices, self.engine.device):
+            if place.tensor_rank == 0 and place.stage == 0:  # other ranks are fed the same sequences
+                self._fed += len(tokens)
+            yield tokens
 
     def _total(self, count: int) -> int:
         counted = torch.tensor(count, device=self.engine.device)
@@ -126,26 +158,22 @@ class TrainingSession:
         gc.collect()
 
 
-class _CausalLM(torch.nn.Module):
-    def __init__(self, config: dict[str, Any]) -> None:
-        super().__init__()
-        settings = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(config)
-        self.model = transformers.AutoModelForCausalLM.from_config(settings, attn_implementation="sdpa")
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.model(input_ids=tokens, labels=tokens, use_cache=False).loss
-
-
 def build_session(task: TrialTask, *, on_phase: Callable[[Phase], None]) -> TrainingSession:
-    """Build model and engine on this rank; `start_distributed` comes first."""
+    """Build model and engine on this rank; `start_distributed` comes first.
+
+    Raises InputError when the layout does not fit the processes started, or asks of the model what it cannot do.
+    """
+    require_world(task.candidate.layout)
+    ds_config = json.loads(task.ds_config_json)
     on_phase(Phase.BUILD_MODEL)
-    torch.manual_seed(task.training.seed)
-    model = _CausalLM(json.loads(task.model.config_json)).train()
+    grid = make_grid(task.candidate.layout) if task.candidate.layout.pipeline_parallel_size == 1 else None
+    model = build_model(task, ds_config=ds_config, grid=grid).train()
     on_phase(Phase.BUILD_ENGINE)
     engine, *_rest = deepspeed.initialize(
         model=model,
         model_parameters=[parameter for parameter in model.parameters() if parameter.requires_grad],
-        config=json.loads(task.ds_config_json),
+        config=ds_config,
+        mpu=grid,
         lr_scheduler=lambda optimizer: WarmupCosine(optimizer, task.training),
     )
     return TrainingSession(task, engine=engine, on_phase=on_phase)

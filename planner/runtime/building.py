@@ -1,0 +1,181 @@
+"""Assembles a causal language model from its blocks: a plain container without pipeline stages, DeepSpeed's
+`PipelineModule` with them. Both use the same blocks, the same first values and the same loss.
+
+Owns the order of blocks, which stage holds which, and the order of work on one block: built on the meta device, split
+over tensor-parallel ranks, given storage, and under ZeRO-3 partitioned at once, so that no rank ever holds more of the
+model than its own share and one block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import deepspeed
+import torch
+from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+from torch import nn
+
+from planner.runtime.blocks import DecoderBlock, Head, LayerInputs, Positions, TokenEmbedding
+from planner.runtime.checkpointing import recompute_of
+from planner.runtime.families import Family, complete_replicated_gradients
+from planner.runtime.grid import TensorGroup, tensor_group_of, topology_of
+from planner.runtime.initialisation import Placement, materialise
+from planner.runtime.tensor_parallel import next_token_loss
+from planner.spec import ActivationCheckpointing, ParallelLayout
+from planner.spec._record import record
+
+EDGE_BLOCKS = 2  # embedding and positions before the layers, norm and head after them
+
+
+@record
+class Assembly:
+    """All that blocks are built from. `partition` shares a finished block out among data-parallel ranks (ZeRO-3)."""
+
+    family: Family
+    placement: Placement
+    checkpointing: ActivationCheckpointing
+    keeps_rng: bool
+    partition: Callable[[nn.Module], None] | None
+
+
+class BlockBuilder:
+    """Builds finished blocks for one rank."""
+
+    def __init__(self, assembly: Assembly, group: TensorGroup) -> None:
+        self._assembly = assembly
+        self._family = assembly.family
+        self._group = group
+        self._inputs = LayerInputs(assembly.family)
+
+    def embedding(self) -> TokenEmbedding:
+        """The token embedding."""
+        return self._finish(TokenEmbedding(self._family, self._group), self._family.embedding_name)
+
+    def positions(self) -> Positions:
+        """Learned positions; a block that does nothing in families that rotate."""
+        return self._finish(Positions(self._family), self._family.position_name)
+
+    def decoder(self, index: int, index_in_stage: int) -> DecoderBlock:
+        """Decoder layer `index` of the model."""
+        with torch.device("meta"):
+            layer = self._family.layer_class(self._family.config, layer_idx=index)
+        if self._group.size > 1:
+            self._family.split_layer(layer, self._group)
+        self._finish(layer, self._family.layer_name.format(index))
+        complete_replicated_gradients(layer, self._group)
+        recompute = recompute_of(
+            self._assembly.checkpointing, index_in_stage=index_in_stage, keeps_rng=self._assembly.keeps_rng
+        )
+        return DecoderBlock(layer, index=index, inputs=self._inputs, recompute=recompute)
+
+    def norm(self) -> nn.Module:
+        """The norm after the last layer."""
+        with torch.device("meta"):
+            norm = self._family.make_norm()
+        return self._finish(norm, self._family.norm_name)
+
+    def head(self) -> Head:
+        """A head with a matrix of its own."""
+        return self._finish(Head(self._family, self._group), self._family.head_name)
+
+    def tied_head(self, embedding: TokenEmbedding) -> Head:
+        """A head that is the embedding's matrix."""
+        return Head(self._family, self._group, tied=embedding.weight)
+
+    def loss(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """Mean next-token loss of one micro-batch."""
+        return next_token_loss(logits, tokens, self._group)
+
+    def _finish(self, block: Any, name: str) -> Any:
+        materialise(block, prefix=name, placement=self._assembly.placement)
+        if self._assembly.partition is not None:
+            self._assembly.partition(block)
+        return block
+
+
+class PlainModel(nn.Module):
+    """The blocks one after the other on one rank (of any tensor-parallel size); gives the loss of a batch of tokens."""
+
+    def __init__(self, builder: BlockBuilder, family: Family) -> None:
+        super().__init__()
+        self.embedding = builder.embedding()
+        self.positions = builder.positions()
+        self.layers = nn.ModuleList(builder.decoder(i, i) for i in range(family.config.num_hidden_layers))
+        self.norm = builder.norm()
+        self.head = builder.tied_head(self.embedding) if family.tied else builder.head()
+        self._loss = builder.loss
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """(batch, seq) ids to the mean loss."""
+        hidden = self.positions(self.embedding(tokens))
+        for layer in self.layers:
+            hidden = layer(hidden)
+        return self._loss(self.head(self.norm(hidden)), tokens)
+
+
+class _Spec(LayerSpec):
+    """A block that only the ranks of its stage build."""
+
+    def __init__(self, make: Callable[[], nn.Module]) -> None:
+        super().__init__(nn.Module)
+        self._make = make
+
+    def build(self, log: bool = False) -> nn.Module:
+        return self._make()
+
+
+class _TiedSpec(TiedLayerSpec):
+    """A block that the ranks of two stages build, with one matrix between them."""
+
+    def __init__(self, make: Callable[[], nn.Module], forward: Callable[..., torch.Tensor] | None = None) -> None:
+        super().__init__("embedding", nn.Module, forward_fn=forward, tied_weight_attr=["weight"])
+        self._make = make
+
+    def build(self, log: bool = False) -> nn.Module:
+        return self._make()
+
+
+class StagedModel(PipelineModule):
+    """The blocks spread over pipeline stages exactly as the layout's `stage_layers` says; the first stage adds the
+    embedding, the last the norm and the head."""
+
+    def __init__(self, assembly: Assembly, layout: ParallelLayout) -> None:
+        self._assembly = assembly
+        self._layout = layout
+        num_blocks = sum(layout.stage_layers) + 2 * EDGE_BLOCKS
+        super().__init__(
+            layers=range(num_blocks),  # stand-ins, see `_partition_layers`
+            topology=topology_of(layout),
+            loss_fn=lambda logits, tokens: self._builder.loss(logits, tokens),
+            activation_checkpoint_interval=0,
+        )
+
+    def _partition_layers(self, method: str = "uniform") -> None:
+        """DeepSpeed calls this once its process groups exist and before it builds its own blocks."""
+        self._builder = BlockBuilder(self._assembly, tensor_group_of(self._grid))
+        self._layer_specs = self._specs()
+        ends = [EDGE_BLOCKS + sum(self._layout.stage_layers[: stage + 1]) for stage in range(self.num_stages)]
+        self.parts = [0, *ends[:-1], ends[-1] + EDGE_BLOCKS]
+        self._set_bounds(start=self.parts[self.stage_id], stop=self.parts[self.stage_id + 1])
+
+    def _specs(self) -> list[LayerSpec]:
+        builder, tied = self._builder, self._assembly.family.tied
+        places = [place for layers in self._layout.stage_layers for place in range(layers)]
+        decoders = [
+            _Spec(lambda index=index, place=place: builder.decoder(index, place))  # type: ignore[misc]
+            for index, place in enumerate(places)
+        ]
+        first = _TiedSpec(builder.embedding) if tied else _Spec(builder.embedding)
+        last = _TiedSpec(builder.embedding, forward=TokenEmbedding.logits) if tied else _Spec(builder.head)
+        return [first, _Spec(builder.positions), *decoders, _Spec(builder.norm), last]
+
+
+def zero3_partition(ds_config: dict[str, Any], grid: Any) -> Callable[[nn.Module], None]:
+    """What shares a block's parameters out among the data-parallel ranks, as ZeRO-3 keeps them."""
+    group = None if grid is None else grid.get_data_parallel_group()
+
+    def partition(block: nn.Module) -> None:
+        deepspeed.zero.Init(module=block, data_parallel_group=group, config_dict_or_path=ds_config, mpu=grid)
+
+    return partition

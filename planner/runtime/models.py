@@ -1,0 +1,99 @@
+"""Builds the model of a task on this rank.
+
+Owns choosing how: block by block (the causal language models of `families`, at every layout), or whole (every other
+transformers model and arbitrary modules: data parallelism and ZeRO only).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+import transformers
+from deepspeed.accelerator import get_accelerator
+from torch import nn
+
+from planner.errors import InputError, did_you_mean
+from planner.runtime.building import Assembly, BlockBuilder, PlainModel, StagedModel, zero3_partition
+from planner.runtime.families import BLOCK_WISE_TYPES, Family, family_of
+from planner.runtime.grid import coordinates_of, tensor_group_of
+from planner.runtime.initialisation import Placement
+from planner.spec import Attention, Precision, TrialTask
+
+DTYPES = {Precision.FP32: torch.float32, Precision.FP16: torch.float16, Precision.BF16: torch.bfloat16}
+
+
+def build_model(task: TrialTask, *, ds_config: dict[str, Any], grid: Any) -> nn.Module:
+    """The model of the task as this rank holds it. InputError when the layout asks of the model what it cannot do."""
+    config = config_of(task)
+    family = family_of(config)
+    if family is None:
+        raise InputError(
+            f"model type {config.model_type!r} is not supported",
+            why="the runtime cuts only known families into blocks",
+            fix=f"use one of {', '.join(BLOCK_WISE_TYPES)}",
+        )
+    require_fit(task, family)
+    layout = task.candidate.layout
+    assembly = Assembly(
+        family=family,
+        placement=placement_of(task, family),
+        checkpointing=task.candidate.activation_checkpointing,
+        keeps_rng=has_dropout(task),
+        partition=zero3_partition(ds_config, grid) if task.candidate.zero_stage == 3 else None,
+    )
+    if layout.pipeline_parallel_size > 1:
+        return StagedModel(assembly, layout)
+    return PlainModel(BlockBuilder(assembly, tensor_group_of(grid)), family)
+
+
+def config_of(task: TrialTask) -> Any:
+    """The transformers config of the task's model, with the candidate's attention."""
+    settings = json.loads(task.model.config_json)
+    model_type = settings.get("model_type", "")
+    if model_type not in transformers.CONFIG_MAPPING:
+        raise InputError(
+            f"transformers {transformers.__version__} does not know the model type {model_type!r}",
+            why="the model is built from the config by transformers' own classes",
+            fix=did_you_mean(model_type, BLOCK_WISE_TYPES),
+        )
+    config = transformers.CONFIG_MAPPING[model_type].from_dict(settings)
+    config._attn_implementation = {Attention.EAGER: "eager", Attention.SDPA: "sdpa"}[task.candidate.attention]
+    config.use_cache = False
+    return config
+
+
+def require_fit(task: TrialTask, family: Family) -> None:
+    """Raise InputError when stages or sequence do not fit the model."""
+    layers = sum(task.candidate.layout.stage_layers)
+    if layers != family.config.num_hidden_layers:
+        raise InputError(
+            f"the layout's stages hold {layers} layers, the model has {family.config.num_hidden_layers}",
+            why="stage_layers names the decoder layers of each pipeline stage",
+            fix="plan again with this model's config",
+        )
+    limit = family.config.max_position_embeddings
+    if family.position_name and task.training.seq_len > limit:
+        raise InputError(
+            f"seq_len {task.training.seq_len} exceeds the model's {limit} learned positions",
+            why="a model with learned positions has none beyond them",
+            fix=f"use seq_len {limit} or less, or raise n_positions in the model's config",
+        )
+
+
+def has_dropout(task: TrialTask) -> bool:
+    """Whether the forward pass draws random numbers."""
+    return task.model.attention_dropout_fraction > 0 or task.model.hidden_dropout_fraction > 0
+
+
+def placement_of(task: TrialTask, family: Family) -> Placement:
+    """Where this rank's parameters live and how they start."""
+    rank = torch.distributed.get_rank()
+    return Placement(
+        seed=task.training.seed,
+        device=torch.device(get_accelerator().current_device_name()),
+        dtype=DTYPES[task.candidate.precision],
+        tensor_rank=coordinates_of(rank, task.candidate.layout).tensor_rank,
+        first_values=family.first_values,
+    )
