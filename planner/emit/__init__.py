@@ -4,5 +4,15 @@
 """
 
 from planner.emit.ds_config import bucket_elements, render_ds_config, render_ds_config_text
+from planner.emit.explain import explain_ds_config
+from planner.emit.task import NOT_EMITTED, render_task, render_task_text
 
-__all__ = ["bucket_elements", "render_ds_config", "render_ds_config_text"]
+__all__ = [
+    "NOT_EMITTED",
+    "bucket_elements",
+    "explain_ds_config",
+    "render_ds_config",
+    "render_ds_config_text",
+    "render_task",
+    "render_task_text",
+]

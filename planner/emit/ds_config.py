@@ -115,8 +115,8 @@ def _sharding(candidate: Candidate, *, job: JobSpec) -> DsConfig:
     whole_matrices = candidate.zero_stage == 3 and job.training.optimizer.name is OptimizerName.MUON
     return {
         "contiguous_gradients": True,
-        # Stage 3 lives from overlap. Below it the gain is some 5 % (DeepSpeed pull request 4887), and data races between
-        # bucket copies and reduction were reported as late as 2026 (issues 5545, 8061). DeepSpeed's default is the same.
+        # Stage 3 lives from overlap. Below it the gain is some 5 % (DeepSpeed pull request 4887), and data races
+        # between bucket copies and reduction were reported as late as 2026 (issues 5545, 8061).
         "overlap_comm": candidate.zero_stage == 3,
         "reduce_scatter": not whole_matrices,
         "reduce_bucket_size": bucket,
