@@ -32,7 +32,11 @@ class TrialTask:
 
 @record
 class RankReport:
-    """What one rank measured. On CPU the three device figures are the process's resident memory above its start."""
+    """What one rank measured. On CPU the three device figures are the process's resident memory above its start.
+
+    The two peaks are over the optimizer steps; `device_used_bytes` is the most of the whole trial (building, steps,
+    checkpoint), with the context and what libraries hold outside the allocator.
+    """
 
     rank: int
     initialised_bytes: int  # allocated after deepspeed.initialize
@@ -50,6 +54,9 @@ class RankReport:
     sequences_per_step: int  # really consumed by all data-parallel ranks in one optimizer step
     skipped_steps: int  # optimizer steps skipped for overflow
     allocator_retries: int
+    build_peak_bytes: int = 0  # reserved (CPU: resident) at most while model and engine were built
+    checkpoint_peak_bytes: int = 0  # the same while a checkpoint was saved and loaded; 0: not checked
+    start_s: float = 0.0  # from the fork until the rank stood in its process group
 
 
 @record

@@ -1,0 +1,167 @@
+"""The warm worker: `python -m planner.runtime.worker --parent-pid PID`.
+
+Imports torch, DeepSpeed and transformers once, never touches a device, and runs trials on request, one at a time, each
+in forked children. Requests come as lines on standard input, answers go as lines to standard output
+(`planner.spec.worker`); everything else that anybody prints goes to standard error. It ends when its input closes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+
+from planner.runtime.worker_process import die_with_parent
+from planner.spec import TrialTask
+from planner.spec.codec import DecodeError
+from planner.spec.worker import (
+    Message,
+    Ping,
+    Pong,
+    RanksStarted,
+    RunRequest,
+    Shutdown,
+    TrialEnd,
+    WorkerReady,
+    WorkerRefused,
+    decode_message,
+    encode_message,
+)
+
+WATCH_PERIOD_S = 0.05
+
+Tell = Callable[[Message], None]
+
+
+class RequestLines:
+    """Lines of standard input, read without a buffer of their own, so that waiting can be given up at any time."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._pending = b""
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Take in what comes within the time; EOFError when the other side is gone."""
+        readable, _, _ = select.select([self._descriptor], [], [], timeout_s)
+        if readable:
+            received = os.read(self._descriptor, 1 << 16)
+            if not received:
+                raise EOFError("standard input closed")
+            self._pending += received
+
+    def next_line(self) -> str:
+        """The next whole line; waits for it."""
+        while b"\n" not in self._pending:
+            self.wait()
+        line, _, self._pending = self._pending.partition(b"\n")
+        return line.decode()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serve until told to stop or until the planner is gone. Exit code 0, or 1 when nothing could be imported."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--parent-pid", type=int, required=True)
+    parser.add_argument("--python-path", action="append", default=[], help="put before sys.path; for user modules")
+    options = parser.parse_args(arguments)
+    die_with_parent(options.parent_pid, signal.SIGTERM)
+    tell = _take_over_standard_output()
+    sys.path[:0] = options.python_path
+    began_s = time.monotonic()
+    try:
+        warm_up()
+    except Exception as problem:
+        tell(WorkerRefused(message=f"{type(problem).__name__}: {problem}"))
+        raise
+    signal.signal(signal.SIGTERM, _leave_in_order)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the planner's to handle
+    tell(WorkerReady(pid=os.getpid(), import_s=time.monotonic() - began_s))
+    try:
+        serve(RequestLines(0), tell)
+    except (EOFError, BrokenPipeError):  # the planner is gone; there is no one left to tell
+        return 0
+    return 0
+
+
+def _leave_in_order(_signal: int, _frame: FrameType | None) -> None:
+    """On SIGTERM (also sent by the kernel when the planner dies): unwind, which ends the ranks, and go."""
+    raise SystemExit(0)
+
+
+def _take_over_standard_output() -> Tell:
+    """Keep the pipe to the planner for answers alone; what libraries print goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def tell(message: Message) -> None:
+        answers.write(encode_message(message) + "\n")
+        answers.flush()
+
+    return tell
+
+
+def warm_up() -> None:
+    """Import all that a trial needs, and check that no device was touched on the way."""
+    for name in ("torch", "deepspeed", "transformers", "planner.runtime.worker_trial"):
+        importlib.import_module(name)
+    torch = importlib.import_module("torch")
+    if torch.cuda.is_initialized():
+        raise RuntimeError("importing initialised CUDA; a forked child could not use the device any more")
+    if os.environ.get("DS_ACCELERATOR") == "cuda" and torch.version.cuda is None and torch.version.hip is None:
+        raise RuntimeError(f"torch {torch.__version__} is built without CUDA, but the trials are to run on a GPU")
+
+
+def serve(requests: RequestLines, tell: Tell) -> None:
+    """Answer requests until `Shutdown`."""
+    while True:
+        try:
+            request = decode_message(requests.next_line())
+        except DecodeError as problem:
+            tell(WorkerRefused(message=f"request not understood: {problem}"))
+            continue
+        if isinstance(request, Shutdown):
+            return
+        if isinstance(request, Ping):
+            tell(Pong(number=request.number))
+        elif isinstance(request, RunRequest):
+            tell(run_trial(request, requests, tell))
+        else:
+            tell(WorkerRefused(message=f"{type(request).__name__} is not a request"))
+
+
+def run_trial(request: RunRequest, requests: RequestLines, tell: Tell) -> TrialEnd | WorkerRefused:
+    """Run one trial to its end."""
+    from planner.runtime.worker_marks import TrialMarks
+    from planner.runtime.worker_trial import ForkRefused, TrialWatch, fork_ranks
+
+    preload_model_code(request.task)
+    marks = TrialMarks(request.task.candidate.layout.world_size)
+    try:
+        pids = fork_ranks(request, marks)
+        tell(RanksStarted(number=request.number, pids=tuple(pids.values())))
+        watch = TrialWatch(request, pids, marks)
+        return watch.run(pause=lambda: requests.wait(WATCH_PERIOD_S), tell=tell)
+    except ForkRefused as problem:
+        return WorkerRefused(message=str(problem))
+    finally:
+        marks.close()
+
+
+def preload_model_code(task: TrialTask) -> None:
+    """Import the module of the model's family, which transformers loads lazily: once here instead of in every child."""
+    auto = importlib.import_module("transformers.models.auto.configuration_auto")
+    if task.model.model_type in auto.CONFIG_MAPPING_NAMES:
+        name = auto.model_type_to_module_name(task.model.model_type)
+        try:
+            importlib.import_module(f"transformers.models.{name}.modeling_{name}")
+        except ImportError as problem:  # the rank that needs it will fail with it, in its own log
+            print(f"[worker] {name} could not be imported ahead: {problem}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
