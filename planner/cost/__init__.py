@@ -1,0 +1,28 @@
+"""The analytic model: memory and step time of any number of candidates, without a GPU.
+
+`README.md` beside this file holds the formulas' tables and the constants with their sources.
+"""
+
+from planner.cost.calibration import Calibration, fit_calibration
+from planner.cost.columns import EstimateColumns
+from planner.cost.estimate import estimate_columns
+from planner.cost.profile import DEEPSPEED, FSDP, MEGATRON, PROFILES, REFERENCE_TRAINER, RuntimeProfile
+from planner.cost.screening import SCREEN_MARGIN_FRACTION, screened_out
+
+screen_margin_fraction = SCREEN_MARGIN_FRACTION
+
+__all__ = [
+    "DEEPSPEED",
+    "FSDP",
+    "MEGATRON",
+    "PROFILES",
+    "REFERENCE_TRAINER",
+    "SCREEN_MARGIN_FRACTION",
+    "Calibration",
+    "EstimateColumns",
+    "RuntimeProfile",
+    "estimate_columns",
+    "fit_calibration",
+    "screen_margin_fraction",
+    "screened_out",
+]

@@ -1,0 +1,106 @@
+"""The candidates of one call as float columns, with the few quantities every formula starts from.
+
+Owns the meaning of the columns (which product of degrees is the world, what ZeRO shards over, how many tokens a rank
+sees). Leaves every price to the modules beside it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.spec._record import record
+from planner.spec.columns import ATTENTIONS, OFFLOAD_DEVICES, PRECISIONS, BoolColumn, CandidateColumns, FloatColumn
+from planner.spec.hardware import ClusterSpec
+from planner.spec.job import TrainingSpec
+from planner.spec.kinds import Attention, OffloadDevice, Precision
+
+_BYTES_OF_PRECISION = np.array([precision.bytes_per_element for precision in PRECISIONS], dtype=np.float64)
+_EAGER = ATTENTIONS.index(Attention.EAGER)
+_NVME = OFFLOAD_DEVICES.index(OffloadDevice.NVME)
+_NO_OFFLOAD = OFFLOAD_DEVICES.index(OffloadDevice.NONE)
+_FP8 = PRECISIONS.index(Precision.FP8)
+
+
+@record
+class Axes:
+    """Columns of equal length.
+
+    `element_bytes`: a weight or activation in the training precision. `shards`: ranks that ZeRO divides states over
+    (data x sequence parallel: DeepSpeed's `seq_data_parallel_group`). `tokens`: of one micro-batch on one rank.
+    `checkpointed_layers`: 0 none, k the first k of each stage, -1 full, -2 selective.
+    """
+
+    data: FloatColumn
+    tensor: FloatColumn
+    pipeline: FloatColumn
+    sequence: FloatColumn
+    expert: FloatColumn
+    virtual: FloatColumn
+    sequence_split: BoolColumn  # Megatron's: activations between tensor-parallel regions split by sequence
+    micro_batch: FloatColumn
+    accumulation: FloatColumn
+    zero_stage: FloatColumn
+    precision: FloatColumn  # index into PRECISIONS
+    element_bytes: FloatColumn
+    is_fp32: BoolColumn
+    is_fp8: BoolColumn
+    is_eager: BoolColumn
+    checkpointed_layers: FloatColumn
+    offload_optimizer: BoolColumn
+    offload_optimizer_nvme: BoolColumn
+    offload_param: BoolColumn
+    offload_param_nvme: BoolColumn
+    world: FloatColumn
+    shards: FloatColumn
+    expert_shards: FloatColumn  # ranks that ZeRO divides the routed experts' states over
+    tokens: FloatColumn
+    gpus_per_node: FloatColumn  # really used: at most the world
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+
+def axes_of(columns: CandidateColumns, *, training: TrainingSpec, cluster: ClusterSpec) -> Axes:
+    """Turn candidate columns into float columns.
+
+    world = data x tensor x pipeline x sequence; the experts' data-parallel size is data x sequence / expert.
+    """
+    data, tensor, pipeline, sequence, expert = (
+        column.astype(np.float64)
+        for column in (
+            columns.data_parallel_size,
+            columns.tensor_parallel_size,
+            columns.pipeline_parallel_size,
+            columns.sequence_parallel_size,
+            columns.expert_parallel_size,
+        )
+    )
+    world = data * tensor * pipeline * sequence
+    micro_batch = columns.micro_batch_size.astype(np.float64)
+    return Axes(
+        data=data,
+        tensor=tensor,
+        pipeline=pipeline,
+        sequence=sequence,
+        expert=expert,
+        virtual=columns.virtual_pipeline_size.astype(np.float64),
+        sequence_split=columns.tensor_sequence_parallel & (columns.tensor_parallel_size > 1),
+        micro_batch=micro_batch,
+        accumulation=columns.gradient_accumulation_steps.astype(np.float64),
+        zero_stage=columns.zero_stage.astype(np.float64),
+        precision=columns.precision.astype(np.float64),
+        element_bytes=_BYTES_OF_PRECISION[columns.precision],
+        is_fp32=_BYTES_OF_PRECISION[columns.precision] == 4,
+        is_fp8=columns.precision == _FP8,
+        is_eager=columns.attention == _EAGER,
+        checkpointed_layers=columns.checkpointed_layers.astype(np.float64),
+        offload_optimizer=columns.offload_optimizer != _NO_OFFLOAD,
+        offload_optimizer_nvme=columns.offload_optimizer == _NVME,
+        offload_param=columns.offload_param != _NO_OFFLOAD,
+        offload_param_nvme=columns.offload_param == _NVME,
+        world=world,
+        shards=data * sequence,
+        expert_shards=np.maximum(data * sequence / expert, 1.0),
+        tokens=micro_batch * training.seq_len / sequence,
+        gpus_per_node=np.minimum(float(cluster.gpus_per_node), world),
+    )

@@ -1,0 +1,139 @@
+"""Parameters that one rank holds, by pipeline stage.
+
+Owns how tensor, expert and pipeline parallelism divide the weights, and which of them are trained. Leaves ZeRO to
+`states`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.cost.axes import Axes
+from planner.cost.profile import RuntimeProfile
+from planner.spec._record import record
+from planner.spec.columns import BoolColumn, FloatColumn
+from planner.spec.job import TrainingSpec
+from planner.spec.model import ModelSpec
+
+FIRST, SECOND, LAST = 0, 1, 2  # the stages that can be the worst (see the module `memory`)
+LATER_STAGES = (SECOND, LAST)
+
+
+@record
+class StageShape:
+    """One representative stage of every candidate. `exists` is false where it would repeat another."""
+
+    index: FloatColumn
+    layers: FloatColumn
+    encoder_layers: FloatColumn
+    has_embedding: BoolColumn
+    has_head: BoolColumn
+    exists: BoolColumn
+    in_flight: FloatColumn  # micro-batches whose activations live together, as a share of a whole stage
+
+
+def stage_shape(stage: int, *, axes: Axes, model: ModelSpec) -> StageShape:
+    """Layers and micro-batches in flight of the first, second or last stage.
+
+    Layers: base = L div p, the L mod p remaining ones go to the stages after the first (`partition_layers`).
+    In flight under 1F1B: min(m, p - i); interleaved with v chunks: min(m, (2 (p - 1 - i) + (v - 1) p + 1) / v)
+    (Narayanan et al. 2021, arXiv 2104.04473, section 2.2; Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.3).
+    """
+    pipeline = axes.pipeline
+    base = np.floor(model.num_layers / pipeline)
+    extra = model.num_layers - base * pipeline
+    if stage == FIRST:
+        index, layers, exists = np.zeros_like(pipeline), base, np.ones(len(axes), dtype=np.bool_)
+    elif stage == SECOND:
+        index, layers, exists = np.ones_like(pipeline), base + (extra >= 1), pipeline > 2
+    else:
+        index, layers, exists = pipeline - 1, base + ((extra >= pipeline - 1) & (extra > 0)), pipeline > 1
+    plain = pipeline - index
+    interleaved = (2.0 * (pipeline - 1 - index) + (axes.virtual - 1) * pipeline + 1) / axes.virtual
+    in_flight = np.where(axes.virtual > 1, interleaved, plain)
+    in_flight = np.where(pipeline > 1, np.minimum(in_flight, axes.accumulation), 1.0)
+    return StageShape(
+        index=index,
+        layers=layers,
+        encoder_layers=np.where(pipeline > 1, 0.0, float(model.num_encoder_layers)),
+        has_embedding=index == 0,
+        has_head=index == pipeline - 1,
+        exists=exists,
+        in_flight=in_flight,
+    )
+
+
+@record
+class RankParameters:
+    """Elements on one rank of one stage. `dense` and `expert` are divided by ZeRO over different groups."""
+
+    dense: FloatColumn
+    expert: FloatColumn
+    trained_dense: FloatColumn
+    trained_expert: FloatColumn
+    largest: float  # one parameter tensor, unsplit
+
+
+def rank_parameters(
+    shape: StageShape, *, axes: Axes, model: ModelSpec, options: tuple[TrainingSpec, RuntimeProfile]
+) -> RankParameters:
+    """Elements that one rank of this stage holds.
+
+    Layer weights / tensor (keys and values at most over their heads); norms and router whole; routed experts also
+    / expert; the embedding whole unless the runtime splits the vocabulary; the head always split, except when tied
+    to a whole embedding. A tied embedding lives on the first and on the last stage.
+    """
+    training, profile = options
+    counts, tensor = model.counts, axes.tensor
+    if model.traced is not None:
+        whole = np.full(len(axes), float(model.traced.num_parameters))
+        none = np.zeros(len(axes))
+        return RankParameters(
+            dense=whole,
+            expert=none,
+            trained_dense=whole,
+            trained_expert=none,
+            largest=float(model.traced.largest_parameter),
+        )
+    moe_share = model.num_moe_layers / model.num_layers if model.num_layers else 0.0
+    kv_share = _kv_share(model)
+    kv_split = np.minimum(tensor, max(model.num_kv_heads, 1))
+    attention = counts.attention_per_layer * ((1.0 - kv_share) / tensor + kv_share / kv_split)
+    mlp = ((1.0 - moe_share) * counts.mlp_per_layer + moe_share * counts.shared_experts_per_layer) / tensor
+    per_layer = attention + mlp + counts.norm_per_layer + moe_share * counts.router_per_layer
+    encoder = counts.encoder / max(model.num_encoder_layers, 1) / tensor
+    vocabulary_split = tensor if profile.vocabulary_parallel else np.ones_like(tensor)
+    embedding = counts.embedding / vocabulary_split
+    head = counts.head / tensor if counts.head else np.where(axes.pipeline > 1, embedding, 0.0)
+    dense = shape.layers * per_layer + shape.encoder_layers * encoder + counts.other * shape.has_head
+    dense += shape.has_embedding * (embedding + counts.position_embedding)
+    dense += shape.has_head * (head + counts.final_norm)
+    expert = shape.layers * moe_share * model.num_experts * counts.expert / tensor / axes.expert
+    trained_dense, trained_expert = dense, expert
+    if training.lora_rank:
+        trained_dense = shape.layers * _lora_elements(model, rank=training.lora_rank) / tensor
+        trained_expert = np.zeros_like(expert)
+        dense = dense + trained_dense
+    return RankParameters(
+        dense=dense,
+        expert=expert,
+        trained_dense=trained_dense,
+        trained_expert=trained_expert,
+        largest=float(max(counts.embedding, counts.head, model.hidden_size * model.ffn_hidden_size)),
+    )
+
+
+def _kv_share(model: ModelSpec) -> float:
+    """Share of the attention weights that belongs to keys and values."""
+    if model.kv_lora_rank or not model.num_heads:
+        return 0.0
+    return model.num_kv_heads / (model.num_heads + model.num_kv_heads)
+
+
+def _lora_elements(model: ModelSpec, *, rank: int) -> float:
+    """r (in + out) for each linear of a layer (Hu et al. 2021, arXiv 2106.09685, with adapters on all linears)."""
+    hidden, query = model.hidden_size, model.num_heads * model.head_size
+    kv, ffn = model.num_kv_heads * model.head_size, model.ffn_hidden_size
+    attention = 2 * (hidden + query) + 2 * (hidden + kv)
+    mlp = (3 if model.gated_mlp else 2) * (hidden + ffn)
+    return float(rank * (attention + mlp))

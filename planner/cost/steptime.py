@@ -1,0 +1,203 @@
+"""Time of one optimizer step: schedule, bubble, communication where it shows, update, offload, host.
+
+Owns how the parts add up. Leaves single layers to `compute` and single collectives to `links`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.cost.axes import Axes
+from planner.cost.compute import Work, stage_work
+from planner.cost.links import Group, all_reduce_s, all_to_all_s, ring_gather_s, send_s
+from planner.cost.memory import MemoryInputs
+from planner.cost.parameters import FIRST, LATER_STAGES, StageShape, rank_parameters, stage_shape
+from planner.spec._record import record
+from planner.spec.columns import FloatColumn
+from planner.spec.kinds import DeviceKind
+
+_UPDATE_PASSES = (
+    1.6  # unfused copies, norms and clipping around the update, relative to one read and write of the states
+)
+_HOST_UPDATE_BYTES_PER_S = 6.0e10  # DeepSpeed's CPU Adam is bound by host memory: per process, several share a node
+_NVME_BYTES_PER_S = 3.0e9
+_STEP_HOST_S = 4.0e-3  # DeepSpeed's own Python per micro-batch: hooks, timers, loss scaling
+
+
+@record
+class StepColumns:
+    """Seconds by part (`parts` sums to `total`) and model FLOP of the whole step on all ranks."""
+
+    parts: dict[str, FloatColumn]
+    total: FloatColumn
+    model_flops: FloatColumn
+
+
+@record
+class _StageTime:
+    compute: FloatColumn
+    recompute: FloatColumn
+    tensor: FloatColumn
+    host: FloatColumn
+    sends: FloatColumn
+
+    @property
+    def micro_batch(self) -> FloatColumn:
+        return self.compute + self.recompute + self.tensor + self.host
+
+
+def step_time(axes: Axes, *, inputs: MemoryInputs) -> StepColumns:
+    """Seconds of one optimizer step of every candidate.
+
+    1F1B: the slowest stage works m micro-batches; the others' first and last passes are the bubble,
+    (p - 1) / (m v) of that work (Narayanan et al. 2021, arXiv 2104.04473, section 2.2).
+    """
+    slowest, total_flops = _slowest_stage(axes, inputs=inputs)
+    m = axes.accumulation
+    work = m * slowest.micro_batch
+    bubble = (axes.pipeline - 1) / (m * axes.virtual) * work
+    pipeline = np.where(axes.pipeline > 1, (m + axes.pipeline - 1) * slowest.sends, 0.0)
+    data = _data_parallel(axes, inputs=inputs, backward_s=m * (slowest.compute + slowest.recompute))
+    optimizer, offload = _update(axes, inputs=inputs)
+    parts = {
+        "compute": m * slowest.compute,
+        "recompute": m * slowest.recompute,
+        "tensor_parallel": m * slowest.tensor,
+        "data_parallel": data,
+        "pipeline": pipeline,
+        "bubble": bubble,
+        "optimizer": optimizer,
+        "offload": offload,
+        "host": m * slowest.host,
+    }
+    parts = {name: value * inputs.calibration.time_scale for name, value in parts.items()}
+    total = sum(parts.values(), start=np.zeros(len(axes)))
+    return StepColumns(parts=parts, total=total, model_flops=total_flops)
+
+
+def _slowest_stage(axes: Axes, *, inputs: MemoryInputs) -> tuple[_StageTime, FloatColumn]:
+    """The stage whose micro-batch takes longest, and the model FLOP of a step over all ranks."""
+    slowest = _stage_time(stage_shape(FIRST, axes=axes, model=inputs.model), axes=axes, inputs=inputs)
+    for stage in LATER_STAGES:
+        shape = stage_shape(stage, axes=axes, model=inputs.model)
+        if not shape.exists.any():
+            continue
+        time = _stage_time(shape, axes=axes, inputs=inputs)
+        slower = shape.exists & (time.micro_batch > slowest.micro_batch)
+        slowest = _StageTime(
+            **{
+                name: np.where(slower, getattr(time, name), getattr(slowest, name))
+                for name in ("compute", "recompute", "tensor", "host", "sends")
+            }
+        )
+    return slowest, _model_flops(axes, inputs=inputs)
+
+
+def _model_flops(axes: Axes, *, inputs: MemoryInputs) -> FloatColumn:
+    """FLOP of forward and backward of the whole model on the whole global batch, recompute not counted."""
+    whole = stage_shape(0, axes=axes, model=inputs.model)
+    everything = StageShape(
+        index=whole.index,
+        layers=np.full(len(axes), float(inputs.model.num_layers)),
+        encoder_layers=np.full(len(axes), float(inputs.model.num_encoder_layers)),
+        has_embedding=np.ones(len(axes), dtype=np.bool_),
+        has_head=np.ones(len(axes), dtype=np.bool_),
+        exists=whole.exists,
+        in_flight=whole.in_flight,
+    )
+    work = stage_work(everything, axes=axes, model=inputs.model, gpu=inputs.cluster.gpu, profile=inputs.profile)
+    return work.flops * axes.tensor * axes.sequence * axes.data * axes.accumulation
+
+
+def _stage_time(shape: StageShape, *, axes: Axes, inputs: MemoryInputs) -> _StageTime:
+    work = stage_work(shape, axes=axes, model=inputs.model, gpu=inputs.cluster.gpu, profile=inputs.profile)
+    compute = work.forward + work.backward
+    tensor = _tensor_parallel(shape, axes=axes, work=work, inputs=inputs)
+    is_cpu = inputs.cluster.gpu.device is DeviceKind.CPU
+    floor = np.zeros(len(axes)) if is_cpu else work.host_floor
+    host = np.maximum(floor - compute - work.recompute, 0.0) + _STEP_HOST_S
+    ranks = axes.tensor * axes.sequence * axes.data
+    crosses = ranks >= axes.gpus_per_node
+    hidden_bytes = axes.tokens * inputs.model.hidden_size * axes.element_bytes / axes.tensor
+    sends = 2.0 * send_s(hidden_bytes, crosses_nodes=crosses, cluster=inputs.cluster)
+    return _StageTime(compute=compute, recompute=work.recompute, tensor=tensor, host=host, sends=sends)
+
+
+def _tensor_parallel(shape: StageShape, *, axes: Axes, work: Work, inputs: MemoryInputs) -> FloatColumn:
+    """Two all-reduces of tokens x h forward and two backward per layer (Shoeybi et al. 2019, arXiv 1909.08053), twice
+    forward when recomputing; Ulysses' four all-to-alls and the experts' two, forward and backward."""
+    model, cluster = inputs.model, inputs.cluster
+    group = Group(size=axes.tensor, per_node=np.minimum(axes.tensor, axes.gpus_per_node))
+    layers = shape.layers + shape.encoder_layers
+    hidden_bytes = axes.tokens * model.hidden_size * axes.element_bytes
+    recomputed = np.where(work.forward > 0, np.minimum(work.recompute / np.maximum(work.forward, 1e-12), 1.0), 0.0)
+    once = all_reduce_s(hidden_bytes, group=group, cluster=cluster)
+    tensor = layers * (4.0 + 2.0 * recomputed) * once * (1.0 - inputs.profile.overlap_tensor_fraction)
+    ulysses = Group(size=axes.sequence, per_node=np.minimum(axes.sequence, axes.gpus_per_node))
+    heads_bytes = hidden_bytes / axes.tensor
+    sequence = layers * (8.0 + 4.0 * recomputed) * all_to_all_s(heads_bytes, group=ulysses, cluster=cluster)
+    experts = Group(size=axes.expert, per_node=np.clip(axes.gpus_per_node / axes.tensor, 1.0, axes.expert))
+    moe_layers = layers * (model.num_moe_layers / model.num_layers if model.num_layers else 0.0)
+    routed_bytes = hidden_bytes * model.num_experts_per_token
+    expert = moe_layers * (4.0 + 2.0 * recomputed) * all_to_all_s(routed_bytes, group=experts, cluster=cluster)
+    return tensor + sequence + expert
+
+
+def _data_parallel(axes: Axes, *, inputs: MemoryInputs, backward_s: FloatColumn) -> FloatColumn:
+    """Gradient reduction and parameter gathering where they show.
+
+    Stage 0: all-reduce of e T once a step. Stages 1, 2: reduction of e T (once; stage 2: every micro-batch; DeepSpeed
+    uses all-reduce over each bucket, `use_multi_rank_bucket_allreduce`), then all-gather of e P. Stage 3: two gathers
+    and one reduce-scatter of e P every micro-batch, behind compute as far as it reaches.
+    """
+    profile, cluster = inputs.profile, inputs.cluster
+    shape = stage_shape(0, axes=axes, model=inputs.model)
+    params = rank_parameters(shape, axes=axes, model=inputs.model, options=(inputs.training, profile))
+    inner = axes.tensor
+    group = Group(size=axes.shards, per_node=np.clip(axes.gpus_per_node / inner, 1.0, axes.shards))
+    weights = (params.dense + params.expert) * axes.element_bytes
+    gradients = (params.trained_dense + params.trained_expert) * np.where(
+        profile.fp32_gradients, 4.0, axes.element_bytes
+    )
+    reduce_s = all_reduce_s(gradients, group=group, cluster=cluster)
+    gather_s = ring_gather_s(weights, group=group, cluster=cluster)
+    scatter_s = ring_gather_s(gradients, group=group, cluster=cluster)
+    m = axes.accumulation
+    stage = axes.zero_stage
+    sharded_reduce = scatter_s if profile.fp32_gradients else reduce_s
+    shown = 1.0 - profile.overlap_gradients_fraction
+    below = np.select(
+        [stage == 0, stage == 1],
+        [reduce_s * shown, sharded_reduce * shown + gather_s],
+        m * sharded_reduce * shown + gather_s,
+    )
+    third = m * (2.0 * gather_s + scatter_s)
+    hidden = np.minimum(third, backward_s) * profile.overlap_gather_fraction
+    return np.where(stage == 3, third - hidden, below)
+
+
+def _update(axes: Axes, *, inputs: MemoryInputs) -> tuple[FloatColumn, FloatColumn]:
+    """Optimizer seconds on the device, and on the host with its transfers.
+
+    Device: states read and written once, gradients read: (2 (4 + moments) + 4 + 2 e) T / n bytes. Host: the same on
+    host memory, gradients and weights over the host link.
+    """
+    gpu = inputs.cluster.gpu
+    shape = stage_shape(0, axes=axes, model=inputs.model)
+    params = rank_parameters(shape, axes=axes, model=inputs.model, options=(inputs.training, inputs.profile))
+    trained = params.trained_dense + params.trained_expert
+    shard = params.trained_dense / axes.shards + params.trained_expert / axes.expert_shards
+    owned = np.where(axes.zero_stage >= 1, shard, trained)
+    traffic = owned * (2.0 * (4.0 + inputs.moments) + 4.0 + 2.0 * axes.element_bytes) * _UPDATE_PASSES
+    offloaded = axes.offload_optimizer & (axes.zero_stage >= 1)
+    device_s = np.where(offloaded, 0.0, traffic / gpu.memory_bandwidth_bytes_per_s)
+    host_link = gpu.host_link_bytes_per_s or 2.5e10
+    moved = owned * axes.element_bytes * (1.0 + axes.accumulation)
+    host_s = traffic / (_HOST_UPDATE_BYTES_PER_S / np.maximum(axes.gpus_per_node, 1.0) * 2.0) + moved / host_link
+    nvme_s = owned * 2.0 * (4.0 + inputs.moments) / (_NVME_BYTES_PER_S / axes.gpus_per_node)
+    offload_s = np.where(offloaded, host_s + np.where(axes.offload_optimizer_nvme, nvme_s, 0.0), 0.0)
+    weights = (params.dense + params.expert) * axes.element_bytes
+    streamed = np.where(
+        axes.offload_param & (axes.zero_stage == 3), 2.0 * axes.accumulation * weights / axes.shards / host_link, 0.0
+    )
+    return device_s, offload_s + streamed
