@@ -1,0 +1,120 @@
+"""`planner plan`: its flags (a Typer verb's parameters are its flags, however many) and what it prints."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from planner.app.requests import PlanRequest
+from planner.cli.flags import parse_duration_s, plan_dirs
+from planner.cli.problems import error_document, print_error
+from planner.cli.session import JsonFlag, QuietFlag, Session, run_verb
+from planner.cli.summary import plan_document, plan_summary
+from planner.errors import Interrupted, PlannerError
+from planner.spec.kinds import TrialMode
+
+
+def plan(
+    context: typer.Context,
+    jobs: Annotated[list[Path], typer.Argument(metavar="JOB.yaml", help="Job files; each gets its own plan folder.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The plan folder, or with several jobs the folder they go into; default plans/JOB."),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a value of the job file; may be repeated."),
+    ] = None,
+    trials: Annotated[
+        TrialMode | None,
+        typer.Option(
+            help="Real runs, one process standing in for a rank, none at all, or (auto) what this machine can."
+        ),
+    ] = None,
+    max_trials: Annotated[int | None, typer.Option(min=0, metavar="N", help="Run at most this many trials.")] = None,
+    time_budget: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Stop starting trials after this long: 90s, 10m, 1h.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be tried and at most how long, and write nothing.")
+    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the trials already in the plan folder.")] = False,
+    storage: Annotated[
+        str | None, typer.Option(metavar="URL", help="An Optuna storage; default SQLite in the plan folder.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Seed of the search.")] = None,
+    no_validate: Annotated[
+        bool, typer.Option("--no-validate", help="Do not have DeepSpeed itself check the plan.")
+    ] = False,
+    as_json: JsonFlag = False,
+    quiet: QuietFlag = False,
+) -> None:
+    """Search with real trials and write a plan folder: DeepSpeed config, launch script, report.
+
+    `--dry-run` says what would be tried. Ctrl-C keeps what had ended: `--resume` goes on from there.
+    """
+    paths = tuple(jobs)
+    with run_verb(context, as_json=as_json, quiet=quiet, kept=_kept(paths, out)) as session:
+        budget_s = parse_duration_s(time_budget, flag="--time-budget") if time_budget is not None else None
+        requests = tuple(
+            PlanRequest(
+                job_path=path,
+                out_dir=folder,
+                overrides=tuple(overrides or ()),
+                trial_mode=trials,
+                max_trials=max_trials,
+                time_budget_s=budget_s,
+                seed=seed,
+                storage=storage,
+                resume=resume,
+                validate=not no_validate,
+                dry_run=dry_run,
+            )
+            for path, folder in zip(paths, plan_dirs(paths, out))
+        )
+        if len(requests) == 1:
+            session.print_json(_plan_one(session, requests[0]))
+        else:
+            _plan_many(session, requests)
+
+
+def _plan_one(session: Session, request: PlanRequest) -> dict[str, Any]:
+    with session.progress() as progress:
+        result = session.use_cases.plan_job(request, console=progress)
+    session.print(*plan_summary(result))
+    session.print_essential(str(result.plan_dir))
+    return plan_document(result)
+
+
+def _plan_many(session: Session, requests: tuple[PlanRequest, ...]) -> None:
+    """Plan each job, whatever becomes of the others; the first that fails gives the exit code."""
+    documents: list[dict[str, Any]] = []
+    failures: list[PlannerError] = []
+    for request in requests:
+        try:
+            document = _plan_one(session, request)
+        except Interrupted:
+            raise
+        except PlannerError as error:
+            failures.append(error)
+            document = {**error_document(error), "plan_dir": str(request.out_dir)}
+            if not session.as_json:
+                session.print(f"\n{request.job_path}:")
+                print_error(error, as_json=False)
+        documents.append({"job": str(request.job_path), **document})
+    session.print_json({"plans": documents})
+    if failures:
+        raise typer.Exit(failures[0].exit_code)
+
+
+def _kept(job_paths: tuple[Path, ...], out_dir: Path | None) -> Interrupted:
+    """What Ctrl-C leaves, and the command that goes on from it."""
+    words = ["planner", "plan", *map(str, job_paths), *(("--out", str(out_dir)) if out_dir is not None else ())]
+    return Interrupted(
+        "interrupted",
+        why="it was stopped from the keyboard; every trial that had ended is kept in the plan folder",
+        fix=f"go on with: {shlex.join([*words, '--resume'])}",
+    )

@@ -1,0 +1,74 @@
+"""The closing summary of `plan`: what was chosen, why, how far from the limit, and what to run next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from planner.app.requests import PlanResult
+from planner.cli.outline import outline_lines, outline_tables
+from planner.report import ReportInput, explain_choice
+from planner.report.sections import next_commands
+from planner.report.units import one_line
+from planner.spec.codec import to_plain
+
+
+def plan_summary(result: PlanResult) -> tuple[RenderableType, ...]:
+    """What to print for people when planning ended."""
+    if result.report is None:
+        return (*(Text(line) for line in outline_lines(result.outline)), *_spaced(outline_tables(result.outline)))
+    chosen, lead, memory = explain_choice(result.report)
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="dim")
+    table.add_column(overflow="fold")
+    table.add_row("chosen", Text(one_line(chosen), style="bold"))
+    table.add_row("why", Text(one_line(lead)))
+    table.add_row("memory", Text(one_line(memory)))
+    for name, passed, detail in _validation_rows(result.report):
+        table.add_row(name, Text(detail, style="" if passed else "red"))
+    table.add_row("plan", Text(str(result.plan_dir)))
+    return (Text(), table, Text(), *_next_lines(result.report))
+
+
+def plan_document(result: PlanResult) -> dict[str, Any]:
+    """The document that `plan --json` prints."""
+    document: dict[str, Any] = {
+        "plan_dir": str(result.plan_dir),
+        "dry_run": result.report is None,
+        "num_candidates": result.outline.num_candidates,
+        "outline": to_plain(result.outline),
+    }
+    if result.plan is not None and result.report is not None:
+        document["key"] = result.plan.key
+        document["plan"] = to_plain(result.plan)
+        document["explanation"] = list(explain_choice(result.report))
+        document["files"] = [str(path) for path in result.files]
+        document["next"] = [step.command for step in next_commands(result.report)]
+    return document
+
+
+def _validation_rows(report: ReportInput) -> tuple[tuple[str, bool, str], ...]:
+    """One row: all steps passed, or those that did not."""
+    steps = report.plan.validation
+    failed = [step for step in steps if not step.passed]
+    if failed:
+        return tuple(("failed", False, one_line(f"{step.name}: {step.detail}")) for step in failed)
+    if not steps:
+        return (("checked", True, "not validated (--no-validate)"),)
+    return (("checked", True, ", ".join(one_line(step.name) for step in steps) + ": passed"),)
+
+
+def _next_lines(report: ReportInput) -> tuple[Text, ...]:
+    steps = next_commands(report)
+    width = max(len(step.command) for step in steps)
+    return (
+        Text("next", style="dim"),
+        *(Text.assemble("  ", (step.command.ljust(width), "bold cyan"), ("  " + step.does, "dim")) for step in steps),
+    )
+
+
+def _spaced(tables: tuple[Table, ...]) -> tuple[RenderableType, ...]:
+    return tuple(part for table in tables for part in (Text(), table))

@@ -1,0 +1,71 @@
+"""The border to `planner.app`: what the verbs call, as one protocol that tests can stand in for.
+
+The real functions are imported one by one, when they are called: `estimate` need not load what `plan` does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from planner.app.progress import Progress
+from planner.app.requests import CatalogKind, CatalogTable, PlanRequest, PlanResult, VerifyResult
+from planner.report import ReportInput
+from planner.spec.kinds import Launcher
+
+
+class UseCases(Protocol):
+    """What the command line asks of the product."""
+
+    def plan_job(self, request: PlanRequest, *, console: Progress) -> PlanResult: ...
+
+    def estimate_one(self, row: dict[str, Any]) -> dict[str, Any]: ...
+
+    def estimate_rows(self, lines: Iterable[str]) -> Iterator[dict[str, Any]]: ...
+
+    def verify_plan(self, plan_dir: Path, *, steps: int, console: Progress) -> VerifyResult: ...
+
+    def emit_plan(self, plan_dir: Path, *, launcher: Launcher | None, out_dir: Path | None) -> tuple[Path, ...]: ...
+
+    def load_report(self, plan_dir: Path) -> ReportInput: ...
+
+    def list_catalog(self, kind: CatalogKind) -> CatalogTable: ...
+
+
+class ProductUseCases:
+    """The real ones."""
+
+    def plan_job(self, request: PlanRequest, *, console: Progress) -> PlanResult:
+        from planner.app.plan import plan_job
+
+        return plan_job(request, console=console)
+
+    def estimate_one(self, row: dict[str, Any]) -> dict[str, Any]:
+        from planner.app.estimate import estimate_one
+
+        return estimate_one(row)
+
+    def estimate_rows(self, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+        from planner.app.estimate import estimate_rows
+
+        return estimate_rows(iter(lines))
+
+    def verify_plan(self, plan_dir: Path, *, steps: int, console: Progress) -> VerifyResult:
+        from planner.app.verify import verify_plan
+
+        return verify_plan(plan_dir, steps=steps, console=console)
+
+    def emit_plan(self, plan_dir: Path, *, launcher: Launcher | None, out_dir: Path | None) -> tuple[Path, ...]:
+        from planner.app.emit import emit_plan
+
+        return emit_plan(plan_dir, launcher=launcher, out_dir=out_dir)
+
+    def load_report(self, plan_dir: Path) -> ReportInput:
+        from planner.app.report import load_report
+
+        return load_report(plan_dir)
+
+    def list_catalog(self, kind: CatalogKind) -> CatalogTable:
+        from planner.app.catalog import list_catalog
+
+        return list_catalog(kind)
