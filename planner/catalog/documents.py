@@ -4,7 +4,8 @@ Owns the safety of reading: size, encoding, depth, aliases, tags, duplicate keys
 the values to the schemas (`planner.catalog.strict`).
 
 YAML here is the core of YAML 1.2: `null true false`, decimal integers and floats (`1e-4` is a number, which YAML 1.1
-gets wrong), everything else a string (`no`, `on`, `012`, `1:30` stay words). Anchors and aliases are taken in moderation.
+gets wrong), everything else a string (`no`, `on`, `012`, `1:30` stay words). Anchors and aliases are taken in
+moderation.
 """
 
 from __future__ import annotations
@@ -126,11 +127,9 @@ def _syntax_error(problem: Any, *, label: str) -> InputError:
     mark = getattr(problem, "problem_mark", None) or getattr(problem, "context_mark", None)
     where = f"{label} line {mark.line + 1}" if mark is not None else label
     reason = getattr(problem, "problem", None) or getattr(problem, "reason", None) or "cannot be read"
-    hint = (
-        "indent with spaces, never with tabs"
-        if "\\t" in reason or "'\t'" in reason
-        else "check the quotes, brackets and indentation there"
-    )
+    hint = "check the quotes, brackets and indentation there"
+    if "\\t" in reason or "\t" in reason:
+        hint = "indent with spaces, never with tabs"
     return InputError(f"{where}: not valid YAML: {reason}", why="the file could not be read as YAML", fix=hint)
 
 

@@ -61,8 +61,8 @@ def _bert_top(reader: ConfigReader, *, h: int, v: int) -> int:
         "BertModel": pooler,
         "BertForMaskedLM": language_head,
         "BertForPreTraining": pooler + language_head + 2 * h + 2,
-        "BertForSequenceClassification": pooler + (h + 1) * _num_labels(reader),
-        "BertForTokenClassification": (h + 1) * _num_labels(reader),
+        "BertForSequenceClassification": pooler + (h + 1) * num_labels(reader),
+        "BertForTokenClassification": (h + 1) * num_labels(reader),
     }
     return _top_of(reader, tops, default="BertForMaskedLM")
 
@@ -78,7 +78,7 @@ def _top_of(reader: ConfigReader, tops: dict[str, int], *, default: str) -> int:
     return tops[architecture]
 
 
-def _num_labels(reader: ConfigReader) -> int:
+def num_labels(reader: ConfigReader) -> int:
     """The classes of a classification head: num_labels, or the length of id2label, or transformers' 2."""
     names = reader.config.get("id2label")
     named = len(names) if isinstance(names, dict) else 2
@@ -97,7 +97,7 @@ def vit(reader: ConfigReader, config_json: str) -> ModelSpec:
     query_bias = reader.flag("qkv_bias", use="biases of query, key and value", default=True)
     num_patches = (image // patch) ** 2
     tops = {
-        "ViTForImageClassification": (h + 1) * _num_labels(reader),
+        "ViTForImageClassification": (h + 1) * num_labels(reader),
         "ViTModel": h * h + h,  # the pooler
     }
     counts = ParameterCounts(

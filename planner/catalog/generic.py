@@ -1,7 +1,8 @@
 """The generic decoder: a config that gives shapes but no `model_type`, for estimates without a named model.
 
 Counted like Llama when the MLP is gated, else like GPT-2 without learned positions and biases. What is left out:
-feed-forward 4 x hidden, vocabulary 51,200, key-value heads = heads. The runtime cannot build it, so it is never planned.
+feed-forward 4 x hidden, vocabulary 51,200, key-value heads = heads. The runtime cannot build it, so it is never
+planned.
 """
 
 from __future__ import annotations

@@ -8,17 +8,25 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from planner.catalog.documents import read_yaml
 from planner.catalog.entries import Entry, default_folders, find_entry, fold, list_entries, unknown_name
-from planner.catalog.hardware_schema import ClusterFile, GpuChoice, GpuFile, LinkChoice, LinkFile
+from planner.catalog.hardware_schema import (
+    ClusterFile,
+    GpuChoice,
+    GpuFile,
+    LinkChoice,
+    LinkFile,
+    NamedFile,
+    SourcedFigures,
+)
 from planner.catalog.strict import validate
 from planner.errors import InputError
 from planner.resources import CatalogFolder
-from planner.spec import ClusterSpec, GpuSpec, LinkSpec, Provenance, weakest
+from planner.spec import ClusterSpec, DeviceKind, GpuSpec, LinkSpec, weakest
 from planner.spec._record import record
 
 BYTES_PER_GIB = 1 << 30
@@ -26,7 +34,7 @@ BYTES_PER_GB = 1e9
 FLOPS_PER_TFLOP = 1e12
 
 Folders = tuple[CatalogFolder, ...]
-F = TypeVar("F", GpuFile, LinkFile, ClusterFile)
+F = TypeVar("F", bound=NamedFile)
 
 
 @record
@@ -67,8 +75,13 @@ def load_link(name: str, *, folders: Folders | None = None) -> LinkSpec:
 
 def load_cluster(name: str, *, nodes: int | None = None, folders: Folders | None = None) -> ClusterSpec:
     """The cluster of this name, with `nodes` nodes where given."""
-    request = cluster_request(_load("clusters", name, ClusterFile, folders), folders=folders)
+    request = load_cluster_request(name, folders=folders)
     return resolve_cluster(request if nodes is None else replace(request, nodes=nodes))
+
+
+def load_cluster_request(name: str, *, folders: Folders | None = None) -> ClusterRequest:
+    """What the catalog says of the cluster of this name, before it is resolved."""
+    return cluster_request(_load("clusters", name, ClusterFile, folders), folders=folders)
 
 
 def read_cluster_file(path: Path, *, folders: Folders | None = None) -> ClusterRequest:
@@ -94,11 +107,8 @@ def match_device_name(device_name: str, *, total_bytes: int, folders: Folders | 
 def resolve_cluster(request: ClusterRequest) -> ClusterSpec:
     """Fill what is not said with what is usual for the GPU."""
     gpus_per_node = request.gpus_per_node or request.usual.gpus_per_node
-    gpu = request.gpu
-    if request.memory_cap_bytes is not None:
-        gpu = replace(gpu, memory_usable_bytes=min(gpu.memory_usable_bytes, request.memory_cap_bytes))
     return ClusterSpec(
-        gpu=gpu,
+        gpu=_capped(request.gpu, request.memory_cap_bytes),
         nodes=request.nodes,
         gpus_per_node=gpus_per_node,
         intra_node_link=request.intra_node_link or request.usual.intra_node_link,
@@ -107,6 +117,23 @@ def resolve_cluster(request: ClusterRequest) -> ClusterSpec:
         name=request.name,
         is_this_machine=request.is_this_machine,
     )
+
+
+def _capped(gpu: GpuSpec, cap_bytes: int | None) -> GpuSpec:
+    """The GPU with a rank's memory limited. On a CPU the cap is the memory: the catalog only guesses it."""
+    if cap_bytes is None:
+        return gpu
+    if gpu.device is DeviceKind.CPU:
+        nominal = max(gpu.memory_nominal_bytes, cap_bytes)
+        return replace(gpu, memory_nominal_bytes=nominal, memory_usable_bytes=cap_bytes)
+    if cap_bytes > gpu.memory_usable_bytes:
+        usable = gpu.memory_usable_bytes / BYTES_PER_GIB
+        raise InputError(
+            f"memory_gib {cap_bytes / BYTES_PER_GIB:g} is more than the {usable:.2f} GiB that {gpu.name} offers",
+            why="it caps what one rank may take, and a cap above the usable memory has no effect",
+            fix="lower memory_gib or leave it out",
+        )
+    return replace(gpu, memory_usable_bytes=cap_bytes)
 
 
 def cluster_request(file: ClusterFile, *, folders: Folders | None = None) -> ClusterRequest:
@@ -140,17 +167,21 @@ def _chosen_gpu(choice: GpuChoice, folders: Folders | None) -> GpuFile:
 def gpu_record(file: GpuFile) -> GpuSpec:
     """Units turned: GiB to bytes, GB/s to bytes/s, TFLOP/s to FLOP/s. The kind is the weakest of its groups."""
     host_link = file.host_link
-    groups = [("memory", file.memory), ("bandwidth", file.bandwidth), ("peak", file.peak)]
+    groups: tuple[tuple[str, SourcedFigures], ...] = (
+        ("memory", file.memory),
+        ("bandwidth", file.bandwidth),
+        ("peak", file.peak),
+    )
     return GpuSpec(
         name=file.name,
         device=file.device,
         memory_nominal_bytes=int(file.memory.nominal_gib * BYTES_PER_GIB),
         memory_usable_bytes=int(file.memory.usable_gib * BYTES_PER_GIB),
         memory_bandwidth_bytes_per_s=file.bandwidth.gb_per_s * BYTES_PER_GB,
-        peak_fp32_flops_per_s=file.peak.fp32_tflops * FLOPS_PER_TFLOP,
-        peak_fp16_flops_per_s=file.peak.fp16_tflops * FLOPS_PER_TFLOP,
-        peak_bf16_flops_per_s=file.peak.bf16_tflops * FLOPS_PER_TFLOP,
-        peak_fp8_flops_per_s=file.peak.fp8_tflops * FLOPS_PER_TFLOP,
+        peak_fp32_flops_per_s=_flops_per_s(file.peak.fp32_tflops),
+        peak_fp16_flops_per_s=_flops_per_s(file.peak.fp16_tflops),
+        peak_bf16_flops_per_s=_flops_per_s(file.peak.bf16_tflops),
+        peak_fp8_flops_per_s=_flops_per_s(file.peak.fp8_tflops),
         host_link_bytes_per_s=host_link.gb_per_s * BYTES_PER_GB if host_link else 0.0,
         price_per_hour=file.price.usd_per_hour if file.price else 0.0,
         source="; ".join(f"{word} ({group.kind}): {group.source}" for word, group in groups),
@@ -158,12 +189,16 @@ def gpu_record(file: GpuFile) -> GpuSpec:
     )
 
 
+def _flops_per_s(tflops: float) -> float:
+    return float(round(tflops * FLOPS_PER_TFLOP))
+
+
 def link_record(file: LinkFile) -> LinkSpec:
     """Units turned: GB/s to bytes/s, microseconds to seconds."""
     return LinkSpec(
         name=file.name,
         bandwidth_bytes_per_s=file.gb_per_s * BYTES_PER_GB,
-        latency_s=file.latency_us * 1e-6,
+        latency_s=file.latency_us / 1e6,
         efficiency_fraction=file.efficiency_fraction,
         source=file.source,
         kind=file.kind,
@@ -191,17 +226,17 @@ def _load(kind: str, name: str, schema: type[F], folders: Folders | None) -> F:
     entry = find_entry(kind, name, asked)
     if entry is not None:
         return _read(entry, schema)
-    files = [_read(entry, schema) for entry in list_entries(kind, asked)]
+    files = [_read(other, schema) for other in list_entries(kind, asked)]
     wanted = fold(name)
-    for file in files:
-        if wanted in {fold(alias) for alias in file.aliases}:
-            return file
-    known = [name for file in files for name in (file.name, *file.aliases)]
-    raise unknown_name(kind, name, tuple(known))
+    named = next((file for file in files if wanted in map(fold, file.aliases)), None)
+    if named is not None:
+        return named
+    known = tuple(word for file in files for word in (file.name, *file.aliases))
+    raise unknown_name(kind, name, known)
 
 
 def _read(entry: Entry, schema: type[F]) -> F:
-    file = _read_cached(entry.path, schema, entry.path.stat().st_mtime_ns)
+    file: F = _read_cached(entry.path, schema, entry.path.stat().st_mtime_ns)
     if fold(file.name) != entry.name:
         raise InputError(
             f"{entry.path} says its name is {file.name!r}",
@@ -211,8 +246,8 @@ def _read(entry: Entry, schema: type[F]) -> F:
     return file
 
 
-@cache
-def _read_cached(path: Path, schema: type[F], modified_ns: int) -> F:
+@lru_cache(maxsize=1000)
+def _read_cached(path: Path, schema: type[Any], modified_ns: int) -> Any:
     del modified_ns  # only part of the key: a changed file is read again
     return validate(schema, read_yaml(path, what="catalog file"), what="catalog file")
 

@@ -23,11 +23,16 @@ GigabytesPerSecond = Annotated[float, Field(gt=0, le=1e6)]
 Teraflops = Annotated[float, Field(ge=0, le=1e6)]
 
 
-class MemoryFigures(StrictModel):
-    nominal_gib: MemoryGib = Field(description="all the memory the driver shows, in GiB")
-    usable_gib: MemoryGib = Field(description="what a process can really allocate, its context included, in GiB")
+class SourcedFigures(StrictModel):
+    """A group of numbers of one origin."""
+
     source: Source
     kind: KindWord = Field(description="measured, emulated, fitted or computed")
+
+
+class MemoryFigures(SourcedFigures):
+    nominal_gib: MemoryGib = Field(description="all the memory the driver shows, in GiB")
+    usable_gib: MemoryGib = Field(description="what a process can really allocate, its context included, in GiB")
 
     @model_validator(mode="after")
     def _usable_is_at_most_nominal(self) -> MemoryFigures:
@@ -36,21 +41,17 @@ class MemoryFigures(StrictModel):
         return self
 
 
-class BandwidthFigures(StrictModel):
+class BandwidthFigures(SourcedFigures):
     gb_per_s: GigabytesPerSecond = Field(description="decimal gigabytes per second, one direction")
-    source: Source
-    kind: KindWord = Field(description="measured, emulated, fitted or computed")
 
 
-class PeakFigures(StrictModel):
+class PeakFigures(SourcedFigures):
     """Dense peaks of matrix products; 0 where the device has no such units. fp32 is true fp32, not TF32."""
 
     fp32_tflops: Teraflops = Field(description="dense peak in fp32 (torch's default; not TF32)")
     fp16_tflops: Teraflops = Field(description="dense peak in fp16 with fp32 accumulation")
     bf16_tflops: Teraflops = Field(description="dense peak in bf16; 0 where the device has none")
     fp8_tflops: Teraflops = Field(default=0.0, description="dense peak in fp8; 0 where the device has none")
-    source: Source
-    kind: KindWord = Field(description="measured, emulated, fitted or computed")
 
 
 class PriceFigures(StrictModel):
@@ -58,11 +59,16 @@ class PriceFigures(StrictModel):
     source: Source
 
 
-class GpuFile(StrictModel):
-    """`configs/gpus/<name>.yaml`."""
+class NamedFile(StrictModel):
+    """A file of the catalog: found by its name, which is its file's, or by an alias."""
 
     name: Name = Field(description="the catalog name")
     aliases: tuple[Name, ...] = Field(default=(), strict=False, description="other names it is known by")
+
+
+class GpuFile(NamedFile):
+    """`configs/gpus/<name>.yaml`."""
+
     device_names: tuple[Name, ...] = Field(default=(), strict=False, description="how the driver names it")
     device: DeviceWord = Field(default=DeviceKind.CUDA, description="cuda or cpu")
     memory: MemoryFigures = Field(description="its memory")
@@ -76,11 +82,9 @@ class GpuFile(StrictModel):
     host_memory_gib_per_gpu: MemoryGib = Field(default=128.0, description="host memory of a usual node, per GPU")
 
 
-class LinkFile(StrictModel):
+class LinkFile(NamedFile):
     """`configs/links/<name>.yaml`."""
 
-    name: Name = Field(description="the catalog name")
-    aliases: tuple[Name, ...] = Field(default=(), strict=False, description="other names it is known by")
     gb_per_s: GigabytesPerSecond = Field(description="one direction, per GPU, decimal gigabytes per second")
     latency_us: float = Field(ge=0, le=1e6, description="of one message, microseconds")
     efficiency_fraction: float = Field(gt=0, le=1, description="the share of gb_per_s that large messages reach")
@@ -106,20 +110,21 @@ class LinkChoice(StrictModel):
     described: LinkFile | None = None
 
 
-class ClusterFile(StrictModel):
+LinkOption = Annotated[LinkChoice, BeforeValidator(_named_or_described)] | None
+
+
+class ClusterFile(NamedFile):
     """`configs/clusters/<name>.yaml`, and what `planner probe` writes."""
 
-    name: str = Field(default="", max_length=100, description="what to call it")
-    aliases: tuple[Name, ...] = Field(default=(), strict=False, description="other names it is known by")
     gpu: Annotated[GpuChoice, BeforeValidator(_named_or_described)] = Field(
         description="its GPUs: a catalog name or a description"
     )
     nodes: Count = Field(default=1, description="how many alike nodes")
     gpus_per_node: Count | None = Field(default=None, description="GPUs of one node; left out: as usual for the GPU")
-    intra_node_link: Annotated[LinkChoice, BeforeValidator(_named_or_described)] | None = Field(
+    intra_node_link: LinkOption = Field(
         default=None, description="the link between GPUs of a node; left out: as usual for the GPU"
     )
-    inter_node_link: Annotated[LinkChoice, BeforeValidator(_named_or_described)] | None = Field(
+    inter_node_link: LinkOption = Field(
         default=None, description="the network between nodes; left out: as usual for the GPU"
     )
     host_memory_gib: MemoryGib | None = Field(default=None, description="memory of one node's host, in GiB")

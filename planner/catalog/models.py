@@ -13,11 +13,14 @@ from typing import Any
 
 from planner.catalog import decoders, encoders, generic
 from planner.catalog.config_reader import ConfigReader
-from planner.catalog.documents import MAX_MODEL_CONFIG_BYTES, parse_json_object, read_text
+from planner.catalog.documents import MAX_DIGITS, MAX_MODEL_CONFIG_BYTES, parse_json_object, read_text
 from planner.catalog.entries import default_folders, find_entry, list_entries, unknown_name
 from planner.errors import InputError, did_you_mean
 from planner.resources import CatalogFolder
 from planner.spec import ModelSpec
+
+MAX_CONFIG_DEPTH = 16
+MAX_CANONICAL_CHARACTERS = 500_000  # a job file, at most 1 MiB, has to hold it
 
 FAMILIES: dict[str, Callable[[ConfigReader, str], ModelSpec]] = {
     "bert": encoders.bert,
@@ -64,7 +67,7 @@ def _exists(path: Path) -> bool:
 
 
 def read_model_config(path: Path, *, name: str = "") -> ModelSpec:
-    """The model of a config.json, or of the folder that holds it, called `name` (left out: after its folder or file)."""
+    """The model of a config.json, or of the folder that holds it, called `name` (left out: after its file)."""
     file = path / "config.json" if path.is_dir() else path
     text = read_text(file, what="model config", max_bytes=MAX_MODEL_CONFIG_BYTES)
     usual = file.resolve().parent.name if file.name == "config.json" else file.stem
@@ -83,15 +86,50 @@ def model_from_config(config: dict[str, Any], name: str) -> ModelSpec:
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise _unknown_type(config, name)
     reader = ConfigReader({**config, "model_type": kind}, name=name)
+    return FAMILIES[kind](reader, canonical_config(reader))
+
+
+def canonical_config(reader: ConfigReader) -> str:
+    """The config as the runtime builds from it: compact JSON with sorted keys, label names reduced to their number.
+
+    InputError for what a plan folder cannot keep: more than half a MiB, deep nesting, numbers without end.
+    """
+    config = {key: value for key, value in reader.config.items() if key not in ("id2label", "label2id")}
+    if "id2label" in reader.config:
+        config["num_labels"] = encoders.num_labels(reader)
     try:
-        config_json = json.dumps(reader.config, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    except (ValueError, TypeError, RecursionError) as problem:
-        raise InputError(
-            f"{name}: the model config cannot be kept as JSON: {str(problem)[:200]}",
-            why="the runtime builds the model from this text",
-            fix="use plain numbers, texts, lists and objects only",
-        ) from None
-    return FAMILIES[kind](reader, config_json)
+        _check_values(config, depth=1)
+        text = json.dumps(config, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (ValueError, TypeError) as problem:
+        raise _unkeepable(reader, str(problem)[:200]) from None
+    if len(text) > MAX_CANONICAL_CHARACTERS:
+        raise _unkeepable(reader, f"it is {len(text):,} characters long")
+    return text
+
+
+def _check_values(value: Any, *, depth: int) -> None:
+    """ValueError for values that could not be written into a job file and read back."""
+    if depth > MAX_CONFIG_DEPTH:
+        raise ValueError(f"it is nested deeper than {MAX_CONFIG_DEPTH} levels")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _check_values(key, depth=depth)
+            _check_values(item, depth=depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _check_values(item, depth=depth + 1)
+    elif isinstance(value, str):
+        value.encode()  # UnicodeEncodeError, a ValueError, for half a surrogate pair
+    elif isinstance(value, int) and abs(value) >= 10 ** (MAX_DIGITS - 1):
+        raise ValueError("it holds a whole number of absurd size")
+
+
+def _unkeepable(reader: ConfigReader, problem: str) -> InputError:
+    return reader.refuse(
+        f"the model config cannot be kept: {problem}",
+        why="the plan folder holds it, and the runtime builds the model from it",
+        fix="keep the fields that describe the model: plain numbers, texts, short lists and objects",
+    )
 
 
 def _unknown_type(config: dict[str, Any], name: str) -> InputError:

@@ -31,7 +31,7 @@ class StrictModel(BaseModel):
 def complain(message: str, *, fix: str) -> PydanticCustomError:
     """What a validator raises: a predicate about the value (`is not …`) and the mend."""
     # Braces would be read as slots of pydantic's own template.
-    return PydanticCustomError("planner", "{message}", {"message": message, "fix": fix})  # type: ignore[arg-type]
+    return PydanticCustomError("planner", "{message}", {"message": message, "fix": fix})
 
 
 def word_parser(kind: type[E]) -> Callable[[Any], E]:

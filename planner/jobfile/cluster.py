@@ -1,0 +1,106 @@
+"""The cluster section of a job file to a ClusterSpec: by name, from a file, by looking, or as written out before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from planner.catalog import (
+    ClusterRequest,
+    load_cluster_request,
+    load_gpu,
+    match_device_name,
+    read_cluster_file,
+    resolve_cluster,
+    usual_node,
+)
+from planner.catalog.hardware import chosen_link, gib_to_bytes
+from planner.errors import InputError
+from planner.jobfile.machine import MachineFacts
+from planner.jobfile.schema import ClusterSection
+from planner.spec import ClusterSpec, DeviceKind
+from planner.spec.codec import DecodeError, from_plain
+
+THIS_MACHINE = "auto"
+
+
+def cluster_of(section: ClusterSection, *, folder: Path, machine: MachineFacts | None) -> ClusterSpec:
+    """Resolve the section; paths are relative to `folder`. InputError for what does not exist or contradicts itself."""
+    if section.resolved is not None:
+        return _written_out(section)
+    request = _with_section(_source(section, folder=folder, machine=machine), section)
+    if section.gpu == THIS_MACHINE and machine is not None and (request.gpus_per_node or 0) > machine.num_devices:
+        raise InputError(
+            f"cluster.gpus_per_node is {request.gpus_per_node}, but this machine has {machine.num_devices}",
+            why="gpu: auto means this machine",
+            fix="lower gpus_per_node, or name the GPU of the machine that is meant",
+        )
+    return resolve_cluster(request)
+
+
+def _source(section: ClusterSection, *, folder: Path, machine: MachineFacts | None) -> ClusterRequest:
+    if section.file is not None:
+        return read_cluster_file(folder / section.file)
+    if section.name is not None:
+        return load_cluster_request(section.name)
+    name = section.gpu or ""
+    if name == THIS_MACHINE:
+        return _this_machine(machine)
+    return ClusterRequest(gpu=load_gpu(name), usual=usual_node(name))
+
+
+def _with_section(request: ClusterRequest, section: ClusterSection) -> ClusterRequest:
+    """What the job file says goes before what its source says."""
+    return replace(
+        request,
+        nodes=section.nodes or request.nodes,
+        gpus_per_node=section.gpus_per_node or request.gpus_per_node,
+        intra_node_link=chosen_link(section.intra_node_link) or request.intra_node_link,
+        inter_node_link=chosen_link(section.inter_node_link) or request.inter_node_link,
+        host_memory_bytes=gib_to_bytes(section.host_memory_gib) or request.host_memory_bytes,
+        memory_cap_bytes=gib_to_bytes(section.memory_gib) or request.memory_cap_bytes,
+    )
+
+
+def _this_machine(machine: MachineFacts | None) -> ClusterRequest:
+    if machine is None:
+        raise InputError(
+            "cluster.gpu is auto, but this machine was not looked at",
+            why="auto takes the GPUs, memory and host from this machine",
+            fix="name the GPU, as in gpu: h100-sxm-80gb",
+        )
+    if machine.device is DeviceKind.CPU:
+        gpu = load_gpu("cpu")
+    else:
+        found = match_device_name(machine.gpu_name, total_bytes=machine.total_bytes)
+        if found is None:
+            raise InputError(
+                f"the GPU of this machine, {machine.gpu_name!r}, is not in the catalog",
+                why="its bandwidth and peak rates are needed to order candidates",
+                fix="add gpus/<name>.yaml with device_names to your catalog folder (copy a shipped one)",
+            )
+        gpu = found
+    seen = replace(
+        gpu,
+        memory_nominal_bytes=max(machine.total_bytes, machine.usable_bytes),
+        memory_usable_bytes=machine.usable_bytes,
+        source=f"{gpu.source}; memory seen on this machine",
+    )
+    return ClusterRequest(
+        gpu=seen,
+        usual=usual_node(gpu.name),
+        gpus_per_node=machine.num_devices,
+        host_memory_bytes=machine.host_memory_bytes,
+        is_this_machine=True,
+    )
+
+
+def _written_out(section: ClusterSection) -> ClusterSpec:
+    try:
+        return from_plain(ClusterSpec, section.resolved, path="cluster.resolved")
+    except DecodeError as problem:
+        raise InputError(
+            str(problem),
+            why="cluster.resolved holds every figure of the cluster, as the planner wrote it",
+            fix="copy it whole from a plan folder's job.yaml, or write gpu: and nodes: instead",
+        ) from None

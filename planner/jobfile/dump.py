@@ -1,0 +1,167 @@
+"""A JobSpec back to the text of a job file, and its hash.
+
+Owns `job.yaml` of the plan folder: all names looked up, so that it means the same on another machine and after the
+catalog has changed. Loading it gives the equal JobSpec.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Any
+
+from planner.spec import JobSpec, ModelSpec, OptimizerName, OptimizerSpec, TrainingSpec
+from planner.spec.codec import to_plain
+
+HEADER = (
+    "# The job with every name looked up and every default filled in. `planner plan` takes it as it takes any job.\n"
+)
+
+
+def dump_job(job: JobSpec) -> str:
+    """The text of `job.yaml`; `resolve_job(load_job(...))` of it equals `job`."""
+    ranges = to_plain(job.ranges)
+    ranges["activation_checkpointing"] = _words(job.ranges.activation_checkpointing)
+    trials = to_plain(job.trials)
+    sections = {
+        "model": _model(job.model),
+        "training": _training(job.training),
+        "cluster": {"resolved": to_plain(job.cluster)},
+        "search": {axis: values for axis, values in ranges.items() if values is not None},
+        "objective": job.objective.value,
+        "memory_headroom": job.memory_headroom_fraction,
+        "trials": {
+            "mode": trials["mode"],
+            "max_trials": trials["max_trials"],
+            "time_budget": trials["time_budget_s"],
+            "steps": trials["steps"],
+            "timeout": trials["timeout_s"],
+            "sampler": trials["sampler"],
+        },
+        "launch": _launch(job),
+    }
+    return HEADER + "".join(_lines(sections, indent=0))
+
+
+def job_hash(job: JobSpec) -> str:
+    """SHA-256 of what decides measurements and the choice, in hex.
+
+    In it: model, training, cluster figures, search ranges, objective, headroom, the user's command and environment.
+    Not in it: how trials are budgeted (a search can be resumed with more time), launcher, scheduler options and port
+    (they do not change what is measured), prose (sources, names of clusters); and for this very machine its memory
+    figures, which move from minute to minute (trials carry the machine's fingerprint instead).
+    """
+    plain = to_plain(job)
+    del plain["trials"]
+    plain["launch"] = {key: plain["launch"][key] for key in ("command", "environment")}
+    cluster = plain["cluster"]
+    for described in (cluster["gpu"], cluster["intra_node_link"], cluster["inter_node_link"]):
+        del described["source"], described["kind"]
+    del cluster["name"]
+    if cluster["is_this_machine"]:
+        del cluster["gpu"]["memory_usable_bytes"], cluster["gpu"]["memory_nominal_bytes"], cluster["host_memory_bytes"]
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _model(model: ModelSpec) -> dict[str, Any]:
+    if model.factory:
+        return {"name": model.name, "factory": model.factory, "traced": to_plain(model.traced)}
+    return {"name": model.name, "config": json.loads(model.config_json)}
+
+
+def _training(training: TrainingSpec) -> dict[str, Any]:
+    section: dict[str, Any] = {
+        "seq_len": training.seq_len,
+        "global_batch_size": training.global_batch_size,
+        "optimizer": _optimizer(training.optimizer),
+        "gradient_clipping": training.gradient_clipping,
+        "trainable": {"lora_rank": training.lora_rank} if training.lora_rank else "full",
+        "seed": training.seed,
+        "steps": training.steps,
+        "schedule": {
+            "warmup_steps": training.warmup_steps,
+            "min_lr_fraction": training.min_learning_rate_fraction,
+        },
+    }
+    if training.data.path:
+        section["data"] = {"path": training.data.path, "token_bytes": training.data.token_bytes}
+    if training.checkpoint_dir:
+        section["checkpoint"] = {
+            "folder": training.checkpoint_dir,
+            "interval": training.checkpoint_interval_steps,
+        }
+    return section
+
+
+def _optimizer(optimizer: OptimizerSpec) -> dict[str, Any]:
+    """Only the options that this optimizer takes: the others are refused when read."""
+    section: dict[str, Any] = {
+        "name": optimizer.name.value,
+        "lr": optimizer.learning_rate,
+        "weight_decay": optimizer.weight_decay,
+    }
+    if optimizer.name is not OptimizerName.SGD:
+        section["betas"] = list(optimizer.betas)
+    if optimizer.name in (OptimizerName.ADAMW, OptimizerName.ADAM8BIT, OptimizerName.MUON):
+        section["eps"] = optimizer.epsilon
+    if optimizer.name in (OptimizerName.SGD, OptimizerName.MUON):
+        section["momentum"] = optimizer.momentum
+    return section
+
+
+def _launch(job: JobSpec) -> dict[str, Any]:
+    launch = job.launch
+    section: dict[str, Any] = {"launcher": launch.launcher.value, "master_port": launch.master_port}
+    if launch.command:
+        section["command"] = launch.command
+    for key, pairs in (
+        ("environment", launch.environment),
+        ("slurm", launch.slurm),
+        ("kubernetes", launch.kubernetes),
+    ):
+        if pairs:
+            section[key] = dict(pairs)
+    return section
+
+
+def _words(axis: Any) -> list[str] | None:
+    return None if axis is None else [str(value) for value in axis]
+
+
+def _lines(values: dict[str, Any], *, indent: int) -> list[str]:
+    """Mappings as indented blocks, everything inside lists on one line, texts always in double quotes."""
+    lines = []
+    for key, value in values.items():
+        start = " " * indent + _key(key)
+        if isinstance(value, dict) and value:
+            lines += [f"{start}:\n", *_lines(value, indent=indent + 2)]
+        else:
+            lines.append(f"{start}: {_flow(value)}\n")
+    return lines
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key) else _quoted(key)
+
+
+def _flow(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_quoted(key)}: {_flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_flow(item) for item in value) + "]"
+    return _quoted(value) if isinstance(value, str) else json.dumps(value, allow_nan=False)
+
+
+def _quoted(text: str) -> str:
+    """A YAML double-quoted text. YAML has JSON's escapes, but no surrogate pairs: they are written as one character."""
+    return '"' + "".join(_escaped(character) for character in text) + '"'
+
+
+def _escaped(character: str) -> str:
+    if character in '"\\':
+        return "\\" + character
+    if character.isascii():
+        return character if character.isprintable() else f"\\x{ord(character):02x}"
+    return character if character.isalnum() and ord(character) < 0xFFFE else f"\\U{ord(character):08x}"

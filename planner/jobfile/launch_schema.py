@@ -1,0 +1,95 @@
+"""What a job file may say about starting the training: launcher, the user's own command, environment, scheduler."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from string import Formatter
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from planner.catalog.documents import describe, shorten
+from planner.catalog.strict import StrictModel, complain, word_parser
+from planner.errors import did_you_mean
+from planner.spec import Launcher
+
+COMMAND_SLOTS = (
+    "deepspeed_config",
+    "micro_batch_size",
+    "gradient_accumulation_steps",
+    "global_batch_size",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+)
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
+_OPTION = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,99}")
+
+
+def parse_command(value: Any) -> str:
+    """The user's own command: words a shell can split, `{deepspeed_config}` among its slots."""
+    if not isinstance(value, str) or not value.strip() or len(value) > 10_000 or "\0" in value:
+        raise complain(f"must be a command, found {describe(value)}", fix="write it as one quoted line")
+    try:
+        words = shlex.split(value)
+        slots = [slot for word in words for _, slot, _, _ in Formatter().parse(word) if slot is not None]
+    except ValueError as problem:
+        raise complain(f"cannot be split into words: {problem}", fix="close quotes; write {{ for a brace") from None
+    unknown = [slot for slot in slots if slot not in COMMAND_SLOTS]
+    if unknown:
+        hint = did_you_mean(unknown[0], COMMAND_SLOTS)
+        raise complain(
+            f"has the unknown slot {{{shorten(unknown[0])}}}", fix=f"{hint} (a literal brace is written twice)"
+        )
+    if "deepspeed_config" not in slots:
+        raise complain(
+            "does not pass {deepspeed_config}, so the script would never see the plan",
+            fix='add it, as in "train.py --deepspeed {deepspeed_config}"',
+        )
+    return value
+
+
+def parse_pairs(key_form: re.Pattern[str], what: str) -> Callable[[Any], tuple[tuple[str, str], ...]]:
+    """A validator of name-to-text mappings, kept as pairs in alphabetical order. Numbers are taken as texts."""
+
+    def parse(value: Any) -> tuple[tuple[str, str], ...]:
+        if not isinstance(value, dict) and value is not None:
+            raise complain(f"must be a mapping, found {describe(value)}", fix="write one `name: value` a line")
+        pairs = value or {}
+        if len(pairs) > 200:
+            raise complain(f"has {len(pairs)} entries", fix="list at most 200")
+        return tuple(sorted((_key(key), _text(key, item)) for key, item in pairs.items()))
+
+    def _key(key: str) -> str:
+        if not key_form.fullmatch(key):
+            raise complain(f"has the key {shorten(key)!r}, which is no {what}", fix="use letters, digits and _")
+        return key
+
+    def _text(key: str, item: Any) -> str:
+        if isinstance(item, bool) or not isinstance(item, (str, int, float)):
+            raise complain(f"has for {key} {describe(item)}, not a text", fix=f"put the value of {key} in quotes")
+        text = str(item)
+        if "\0" in text or len(text) > 10_000:
+            raise complain(f"has for {key} a text that no process can be given", fix="shorten it, drop zero bytes")
+        return text
+
+    return parse
+
+
+EnvironmentMap = Annotated[
+    tuple[tuple[str, str], ...], BeforeValidator(parse_pairs(_VARIABLE, "name of an environment variable"))
+]
+OptionMap = Annotated[tuple[tuple[str, str], ...], BeforeValidator(parse_pairs(_OPTION, "option name"))]
+LauncherWord = Annotated[Launcher, BeforeValidator(word_parser(Launcher))]
+
+
+class LaunchSection(StrictModel):
+    launcher: LauncherWord = Field(default=Launcher.TORCHRUN, description="torchrun, deepspeed, slurm or kubernetes")
+    command: Annotated[str, BeforeValidator(parse_command)] | None = Field(
+        default=None, description="the user's own script with {deepspeed_config}; left out: the reference trainer"
+    )
+    master_port: int = Field(default=29500, ge=1, le=65_535, description="the port where ranks meet")
+    environment: EnvironmentMap = Field(default=(), description="environment variables of the training")
+    slurm: OptionMap = Field(default=(), description="sbatch's long options: account, partition, time")
+    kubernetes: OptionMap = Field(default=(), description="image, namespace")

@@ -1,0 +1,37 @@
+"""Durations as people write them: `15m`, `120s`, `1h30m`, or a plain number of seconds."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from planner.catalog.documents import describe
+from planner.catalog.strict import complain
+
+MAX_DURATION_S = 30 * 86_400.0
+
+_DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9}(?:\.\d{1,9})?)s)?")
+_SECONDS = (86_400.0, 3_600.0, 60.0, 1.0)
+
+
+def parse_duration(value: Any) -> float:
+    """Seconds of a duration; a validator for pydantic. At least a millisecond, at most 30 days."""
+    seconds = _seconds(value)
+    if seconds is None:
+        raise complain(f"must be a duration, found {describe(value)}", fix="write it like 90s, 15m or 1h30m")
+    if not 0.001 <= seconds <= MAX_DURATION_S:
+        raise complain(
+            f"must be from 1 millisecond to 30 days, found {describe(value)}", fix="write it like 90s or 15m"
+        )
+    return seconds
+
+
+def _seconds(value: Any) -> float | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, (int, float)):
+        return float(value)
+    found = _DURATION.fullmatch(value) if isinstance(value, str) and value else None
+    if found is None:
+        return None
+    return sum(float(number) * unit for number, unit in zip(found.groups(), _SECONDS) if number)

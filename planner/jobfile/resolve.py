@@ -1,0 +1,239 @@
+"""A parsed job file to a JobSpec: names looked up, files read, defaults filled in that depend on one another.
+
+Owns what the sections mean together. Leaves legality of layouts to `planner.space`: here only what no layout can mend
+is refused.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from planner.catalog import load_model, model_from_config, read_model_config
+from planner.catalog.generic import MODEL_TYPE as GENERIC
+from planner.catalog.strict import validate
+from planner.errors import InputError
+from planner.jobfile.cluster import THIS_MACHINE, cluster_of
+from planner.jobfile.machine import MachineFacts
+from planner.jobfile.not_yet import refuse_what_is_not_there_yet
+from planner.jobfile.schema import JobSchema, ModelSection, OptimizerSection, SearchSection, TrainingSection
+from planner.jobfile.source import read_source
+from planner.spec import (
+    DataSpec,
+    GpuSpec,
+    JobSpec,
+    LaunchSpec,
+    ModelFamily,
+    ModelSpec,
+    OptimizerName,
+    OptimizerSpec,
+    Precision,
+    SearchRanges,
+    TracedModule,
+    TrainingSpec,
+    TrialPolicy,
+)
+from planner.spec._record import record
+
+
+@record
+class JobFile:
+    """A strictly parsed job file. Paths in it are relative to `folder`."""
+
+    path: Path
+    folder: Path
+    schema: JobSchema
+
+    @property
+    def needs_machine(self) -> bool:
+        """Whether resolving it asks what this machine is."""
+        return self.schema.cluster.gpu == THIS_MACHINE
+
+    @property
+    def factory(self) -> str:
+        """The factory that has to be traced before resolving; "" when there is none, or it was traced before."""
+        section = self.schema.model
+        return section.factory if section.factory is not None and section.traced is None else ""
+
+
+def load_job(path: Path, overrides: tuple[str, ...] = ()) -> JobFile:
+    """Parse a job file and lay `key=value` overrides over it. InputError says where and how to mend it."""
+    document = read_source(path, overrides)
+    refuse_what_is_not_there_yet(document)
+    return JobFile(path=path, folder=path.resolve().parent, schema=validate(JobSchema, document, what="job file"))
+
+
+def resolve_job(
+    job_file: JobFile, *, machine: MachineFacts | None = None, traced: TracedModule | None = None
+) -> JobSpec:
+    """Every default filled in. `machine` is needed for `gpu: auto`, `traced` for a factory not traced before."""
+    schema, folder = job_file.schema, job_file.folder
+    model = _model(schema.model, folder=folder, traced=traced)
+    training = _training(schema.training, folder=folder)
+    _refuse_longer_than_positions(model, training)
+    cluster = cluster_of(schema.cluster, folder=folder, machine=machine)
+    return JobSpec(
+        model=model,
+        training=training,
+        cluster=cluster,
+        ranges=_ranges(schema.search, gpu=cluster.gpu),
+        objective=schema.objective,
+        memory_headroom_fraction=schema.memory_headroom,
+        trials=_trials(schema),
+        launch=_launch(schema),
+    )
+
+
+def _model(section: ModelSection, *, folder: Path, traced: TracedModule | None) -> ModelSpec:
+    if section.factory is not None:
+        return _module(section, traced=traced)
+    if isinstance(section.config, dict):
+        model = model_from_config(section.config, section.name or "model")
+    elif section.config is not None:
+        model = read_model_config(folder / section.config, name=section.name or "")
+    else:
+        model = load_model(section.name or "")
+    if model.model_type == GENERIC:
+        raise InputError(
+            f"{model.name}: the model config has no 'model_type'",
+            why="the model has to be built for trials and for training, and model_type says of what class it is",
+            fix="give the model's own config.json; shapes alone are enough for `planner estimate` only",
+        )
+    return model
+
+
+def _module(section: ModelSection, *, traced: TracedModule | None) -> ModelSpec:
+    """The record of an arbitrary module: run whole on each data-parallel rank."""
+    factory = section.factory or ""
+    if section.traced is not None:
+        traced = TracedModule(**section.traced.model_dump())
+    if traced is None:
+        raise InputError(
+            f"the module of {factory!r} has not been traced",
+            why="its size and memory are found by tracing it once",
+            fix="plan it with `planner plan`, which traces it first",
+        )
+    refusal = "a module from a factory has no plan for splitting it; it runs whole on each data-parallel rank"
+    return ModelSpec(
+        name=section.name or factory.rpartition(":")[2],
+        family=ModelFamily.MODULE,
+        model_type="module",
+        factory=factory,
+        traced=traced,
+        tensor_parallel_refusal=refusal,
+        pipeline_parallel_refusal=refusal,
+    )
+
+
+def _training(section: TrainingSection, *, folder: Path) -> TrainingSpec:
+    if section.trainable is not None:
+        raise InputError(
+            "training.trainable: low-rank training cannot be planned yet",
+            why="the trials and the reference trainer train all parameters",
+            fix="write trainable: full; `planner estimate --lora-rank` prices low-rank training",
+        )
+    checkpoint, data = section.checkpoint, section.data
+    return TrainingSpec(
+        seq_len=section.seq_len,
+        global_batch_size=section.global_batch_size,
+        optimizer=_optimizer(section.optimizer),
+        gradient_clipping=float(section.gradient_clipping),
+        seed=section.seed,
+        steps=section.steps,
+        warmup_steps=section.schedule.warmup_steps,
+        min_learning_rate_fraction=float(section.schedule.min_lr_fraction),
+        data=DataSpec(path=str(folder / data.path), token_bytes=data.token_bytes) if data else DataSpec(),
+        checkpoint_dir=str(folder / checkpoint.folder) if checkpoint else "",
+        checkpoint_interval_steps=checkpoint.interval if checkpoint else 0,
+    )
+
+
+def _optimizer(section: OptimizerSection) -> OptimizerSpec:
+    if section.name is OptimizerName.ADAM8BIT:
+        raise InputError(
+            "training.optimizer.name: adam8bit cannot be planned yet",
+            why="DeepSpeed has no 8-bit Adam of its own; `planner estimate` prices it",
+            fix="choose adamw, sgd, lion or muon",
+        )
+    usual = OptimizerSpec()
+    return OptimizerSpec(
+        name=section.name,
+        learning_rate=float(section.lr),
+        betas=section.betas if section.betas is not None else _USUAL_BETAS.get(section.name, usual.betas),
+        epsilon=float(section.eps) if section.eps is not None else usual.epsilon,
+        weight_decay=float(section.weight_decay),
+        momentum=float(section.momentum) if section.momentum is not None else _USUAL_MOMENTUM.get(section.name, 0.0),
+    )
+
+
+# Lion: Chen et al. 2023, arXiv 2302.06675. Muon: its reference implementation (Jordan et al. 2024).
+_USUAL_BETAS = {OptimizerName.LION: (0.9, 0.99)}
+_USUAL_MOMENTUM = {OptimizerName.MUON: 0.95}
+
+
+def _refuse_longer_than_positions(model: ModelSpec, training: TrainingSpec) -> None:
+    if 0 < model.max_seq_len < training.seq_len:
+        raise InputError(
+            f"training.seq_len {training.seq_len} is longer than the {model.max_seq_len} positions of {model.name}",
+            why="its positions are learned, one vector each, so a longer sequence has none",
+            fix=f"lower seq_len to {model.max_seq_len} or less, or choose another model",
+        )
+
+
+def _ranges(section: SearchSection, *, gpu: GpuSpec) -> SearchRanges:
+    if section.precision is not None and Precision.FP8 in section.precision:
+        raise InputError(
+            "search.precision: fp8 cannot be planned yet",
+            why="DeepSpeed's config has no switch for training in fp8; `planner estimate` prices it",
+            fix="list bf16, fp16 or fp32",
+        )
+    return SearchRanges(
+        zero_stage=section.zero_stage,
+        tensor_parallel_size=section.tensor_parallel_size,
+        pipeline_parallel_size=section.pipeline_parallel_size,
+        micro_batch_size=section.micro_batch_size,
+        activation_checkpointing=section.activation_checkpointing,
+        precision=section.precision or (_usual_precision(gpu),),
+    )
+
+
+def _usual_precision(gpu: GpuSpec) -> Precision:
+    """bf16, or fp16 where the GPU has no bf16, or fp32 where it has neither."""
+    usual = (Precision.BF16, Precision.FP16)
+    return next((precision for precision in usual if gpu.peak_flops_per_s(precision) > 0), Precision.FP32)
+
+
+def _trials(schema: JobSchema) -> TrialPolicy:
+    section = schema.trials
+    return TrialPolicy(
+        mode=section.mode,
+        max_trials=section.max_trials,
+        time_budget_s=section.time_budget,
+        steps=section.steps,
+        timeout_s=section.timeout,
+        sampler=section.sampler,
+    )
+
+
+def _launch(schema: JobSchema) -> LaunchSpec:
+    """`environment`, `slurm` and `kubernetes` may stand under `launch` or at the top, not in both places."""
+    section = schema.launch
+    return LaunchSpec(
+        launcher=section.launcher,
+        command=section.command or "",
+        environment=_said_once("environment", section.environment, schema.environment),
+        slurm=_said_once("slurm", section.slurm, schema.slurm),
+        kubernetes=_said_once("kubernetes", section.kubernetes, schema.kubernetes),
+        master_port=section.master_port,
+    )
+
+
+def _said_once(
+    key: str, under_launch: tuple[tuple[str, str], ...], at_top: tuple[tuple[str, str], ...]
+) -> tuple[tuple[str, str], ...]:
+    if under_launch and at_top:
+        raise InputError(
+            f"{key} is given twice, under launch and at the top",
+            why="which one holds would be a guess",
+            fix=f"keep one of launch.{key} and {key}",
+        )
+    return under_launch or at_top
