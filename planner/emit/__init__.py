@@ -5,14 +5,19 @@
 
 from planner.emit.ds_config import bucket_elements, render_ds_config, render_ds_config_text
 from planner.emit.explain import explain_ds_config
+from planner.emit.files import EmittedFile, LaunchPaths
+from planner.emit.launch import render_launch
 from planner.emit.task import NOT_EMITTED, render_task, render_task_text
 
 __all__ = [
     "NOT_EMITTED",
+    "EmittedFile",
+    "LaunchPaths",
     "bucket_elements",
     "explain_ds_config",
     "render_ds_config",
     "render_ds_config_text",
+    "render_launch",
     "render_task",
     "render_task_text",
 ]

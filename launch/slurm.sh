@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+@@{header}
+set -euo pipefail
+
+@@{plan_dir}
+
+if ! command -v sbatch >/dev/null; then
+  echo "error: sbatch is not on the PATH" >&2
+  echo "fix: start this on a login node of the Slurm cluster, or render the plan for another launcher" >&2
+  exit 2
+fi
+mkdir -p -- "$PLAN_DIR"/logs
+
+# The batch script runs from Slurm's own copy of it, so it is told where the plan lies.
+exec sbatch "$PLAN_DIR"/launch/slurm.sbatch "$PLAN_DIR" "$@"

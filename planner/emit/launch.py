@@ -1,0 +1,105 @@
+"""Start scripts for torchrun, the deepspeed launcher, Slurm and Kubernetes, as texts.
+
+Owns which files a launcher needs and how the world is laid over nodes. The scripts' shape is in the skeletons under
+`launch/`; the shared pieces are in `shell`, the program that is started in `program`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from planner.emit.files import EmittedFile, LaunchPaths
+from planner.emit.kubernetes import render_kubernetes
+from planner.emit.program import Program, program_of
+from planner.emit.shell import environment_text, fill_skeleton, header, job_environment, plan_dir_text, python_text
+from planner.emit.slurm import render_slurm
+from planner.emit.topology import NodeShape, node_shape
+from planner.errors import NotExpressible
+from planner.spec import Candidate, JobSpec, Launcher
+
+
+def render_launch(
+    job: JobSpec, candidate: Candidate, *, launcher: Launcher, paths: LaunchPaths | None = None
+) -> tuple[EmittedFile, ...]:
+    """The files that start `candidate` with `launcher`: the start script first, then those it reads.
+
+    Raises NotExpressible when the launcher cannot carry the plan, InputError when the job's launch section is wrong.
+    """
+    places = paths if paths is not None else LaunchPaths()
+    shape = node_shape(job, candidate)
+    program = program_of(job, candidate)
+    if launcher is Launcher.SLURM:
+        return render_slurm(job, candidate, places, shape=shape, program=program)
+    if launcher is Launcher.KUBERNETES:
+        return render_kubernetes(job, candidate, places, shape=shape, program=program)
+    if launcher is Launcher.DEEPSPEED:
+        return _deepspeed(job, candidate, places, shape, program)
+    return (_torchrun(job, candidate, places, shape, program),)
+
+
+def _torchrun(
+    job: JobSpec, candidate: Candidate, paths: LaunchPaths, shape: NodeShape, program: Program
+) -> EmittedFile:
+    slots = _common_slots(job, candidate, paths, shape, program)
+    if shape.nodes == 1:
+        return _script(paths, fill_skeleton("torchrun.sh", **slots))
+    text = fill_skeleton(
+        "torchrun-nodes.sh",
+        **slots,
+        script=shlex.quote(paths.script),
+        nodes=str(shape.nodes),
+        last_node=str(shape.nodes - 1),
+        master_port=str(job.launch.master_port),
+    )
+    return _script(paths, text)
+
+
+def _deepspeed(
+    job: JobSpec, candidate: Candidate, paths: LaunchPaths, shape: NodeShape, program: Program
+) -> tuple[EmittedFile, ...]:
+    slots = _common_slots(job, candidate, paths, shape, program)
+    slots |= {"program": program.deepspeed_words, "master_port": str(job.launch.master_port)}
+    if shape.nodes == 1:
+        return (_script(paths, fill_skeleton("deepspeed.sh", **slots)),)
+    if not program.plain_arguments:
+        raise NotExpressible(
+            "the arguments of launch.command cannot be started on several nodes by the deepspeed launcher",
+            why="it passes them through a remote shell without quoting them",
+            fix="use launch.launcher: torchrun or slurm, or arguments of letters, digits and _@%+=:,./-",
+        )
+    script = _script(paths, fill_skeleton("deepspeed-nodes.sh", **slots, nodes=str(shape.nodes)))
+    return script, EmittedFile(path="launch/deepspeed_env", text=_deepspeed_environment(job))
+
+
+def _deepspeed_environment(job: JobSpec) -> str:
+    """`name=value` lines that the launcher exports on every node, in double quotes but otherwise as they are."""
+    for name, value in job_environment(job):
+        if re.search(r'["$`\\\n\r!]', value):
+            raise NotExpressible(
+                f"the value of launch.environment.{name} cannot be carried to other nodes by the deepspeed launcher",
+                why="it hands values to a remote shell between double quotes, without escaping what they hold",
+                fix="use launch.launcher: torchrun or slurm, or set the variable on the nodes",
+            )
+    # One thread: this file is written before it is known how many cores the nodes have.
+    fixed = (("OMP_NUM_THREADS", "1"), ("DS_ACCELERATOR", job.cluster.gpu.device.value))
+    return "".join(f"{name}={value}\n" for name, value in (*fixed, *job_environment(job)))
+
+
+def _common_slots(
+    job: JobSpec, candidate: Candidate, paths: LaunchPaths, shape: NodeShape, program: Program
+) -> dict[str, str]:
+    options = " [options of python -m planner.runtime.train, such as --steps 10]" if program.in_plan_dir else ""
+    place = "" if program.in_plan_dir else ", from the folder that the script's path starts from"
+    return {
+        "header": header(job, candidate, paths, start=f"bash {shlex.quote(paths.script)}{options}{place}"),
+        "plan_dir": plan_dir_text(paths, stay=not program.in_plan_dir),
+        "environment": environment_text(job, paths, processes=shape.processes_per_node),
+        "python": python_text(paths),
+        "processes": str(shape.processes_per_node),
+        "program": program.torchrun_words,
+    }
+
+
+def _script(paths: LaunchPaths, text: str) -> EmittedFile:
+    return EmittedFile(path=paths.script, text=text, executable=True)

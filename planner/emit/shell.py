@@ -1,0 +1,135 @@
+"""Text that is safe in a shell script: quoting, comments, and the pieces that every start script shares.
+
+Owns how a value becomes script text; the order of the pieces is in the skeletons under `launch/`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import string
+
+from planner import __version__
+from planner.emit.files import LaunchPaths
+from planner.errors import InputError
+from planner.resources import find_data_dir
+from planner.spec import Candidate, DeviceKind, JobSpec
+
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+class Skeleton(string.Template):
+    """A script with slots `@@{name}`: `$HOME` and `"$@"` are left alone. Slots are filled with text already quoted."""
+
+    delimiter = "@@"
+
+
+def fill_skeleton(skeleton: str, /, **slots: str) -> str:
+    """The file `launch/<skeleton>` with every slot filled; a slot without a value is a bug (KeyError)."""
+    text = (find_data_dir("launch") / skeleton).read_text(encoding="utf-8")
+    return Skeleton(text).substitute(slots)
+
+
+def comment(text: str) -> str:
+    """One comment line, whatever the text holds: a line break inside it would start a command."""
+    shown = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return f"# {shown}".rstrip()
+
+
+def header(job: JobSpec, candidate: Candidate, paths: LaunchPaths, *, start: str) -> str:
+    """The opening comment: who made the script, from what, what it starts, and how to start it."""
+    layout, batch = candidate.layout, candidate.batch
+    made_with = f" with: {shlex.join(paths.made_with)}" if paths.made_with else ""
+    lines = (
+        f"Made by meshplan {__version__}{made_with}",
+        f"Model {job.model.name}, plan {candidate.key}",
+        f"{layout.world_size} ranks = data {layout.data_parallel_size} x tensor {layout.tensor_parallel_size} "
+        f"x pipeline {layout.pipeline_parallel_size}",
+        f"{batch.global_batch_size} sequences a step = micro-batch {batch.micro_batch_size} "
+        f"x accumulation {batch.gradient_accumulation_steps} x data {batch.data_parallel_size}",
+        f"Start: {start}",
+    )
+    return "\n".join(comment(line) for line in lines)
+
+
+def plan_dir_text(paths: LaunchPaths, *, stay: bool) -> str:
+    """Set PLAN_DIR and go there, or, for a program of the user's that starts where the caller is, come back.
+
+    No `$(…)` is used: command substitution would cut a line break off the end of a folder's name.
+    """
+    if paths.plan_dir:
+        find = [f"PLAN_DIR={shlex.quote(paths.plan_dir)}"]
+        return "\n".join([*find, *([] if stay else ['cd -- "$PLAN_DIR"'])])
+    up = "/.." * paths.script.count("/")
+    find = [
+        "# The plan is where this script lies, wherever it was copied to.",
+        "unset CDPATH",
+        *(["start_dir=$PWD"] if stay else []),
+        "script=${BASH_SOURCE[0]}",
+        "[[ $script == */* ]] || script=./$script",
+        f'cd -- "${{script%/*}}"{up}',
+        "PLAN_DIR=$PWD",
+        *(['cd -- "$start_dir"'] if stay else []),
+    ]
+    return "\n".join(find)
+
+
+def python_text(paths: LaunchPaths) -> str:
+    """Choose the interpreter: PYTHON, else the one that made the plan where it exists, else python3."""
+    if not paths.python:
+        return "PYTHON=${PYTHON:-python3}"
+    return "\n".join(
+        [
+            "# PYTHON if it is set; else the interpreter that made this plan, on machines that have it; else python3.",
+            "if [[ -z ${PYTHON:-} ]]; then",
+            f"  PYTHON={shlex.quote(paths.python)}",
+            "  [[ -x $PYTHON ]] || PYTHON=python3",
+            "fi",
+        ]
+    )
+
+
+def environment_text(job: JobSpec, paths: LaunchPaths, *, processes: int) -> str:
+    """The environment, each variable with its reason. The job's own come last and win.
+
+    No allocator option is set: what the trials measured was torch's default allocator.
+    """
+    on_cuda = job.cluster.gpu.device is DeviceKind.CUDA
+    lines = [
+        f"# Threads of one rank: the cores of a node shared by its {processes} ranks, as in the trials.",
+        "cores=$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)",
+        f'export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-$(( cores > {processes} ? cores / {processes} : 1 ))}}"',
+        "# Said out loud, because DeepSpeed guesses its device from what is installed.",
+        f"export DS_ACCELERATOR={job.cluster.gpu.device}",
+    ]
+    if on_cuda:
+        lines += [
+            "# A failing collective says why; a healthy one stays silent.",
+            'export NCCL_DEBUG="${NCCL_DEBUG:-WARN}"',
+        ]
+    if paths.python_path:
+        lines += [
+            "# The model's factory is imported from here.",
+            f"export PYTHONPATH={shlex.quote(':'.join(paths.python_path))}${{PYTHONPATH:+:$PYTHONPATH}}",
+        ]
+    if job.launch.environment:
+        lines.append("# From the job file.")
+    return "\n".join([*lines, *(f"export {name}={shlex.quote(value)}" for name, value in job_environment(job))])
+
+
+def job_environment(job: JobSpec) -> tuple[tuple[str, str], ...]:
+    """The job's own variables. Raises InputError for a name that no shell takes or a value that none can hold."""
+    for name, value in job.launch.environment:
+        if not _VARIABLE_NAME.match(name):
+            raise InputError(
+                f"launch.environment: {name!r} is no name for an environment variable",
+                why="a name is letters, digits and underscores, and starts with no digit",
+                fix="rename the variable in the job file",
+            )
+        if "\0" in value:
+            raise InputError(
+                f"launch.environment: the value of {name} holds a NUL character",
+                why="no process can be given such a value",
+                fix="remove the character from the job file",
+            )
+    return job.launch.environment
