@@ -18,7 +18,6 @@ from collections.abc import Callable
 from types import FrameType
 
 from planner.runtime.worker_process import die_with_parent
-from planner.spec import TrialTask
 from planner.spec.codec import DecodeError
 from planner.spec.worker import (
     Message,
@@ -35,6 +34,23 @@ from planner.spec.worker import (
 )
 
 WATCH_PERIOD_S = 0.05
+
+# What DeepSpeed 0.19 imports only when an engine is built or a group joined: 1.2 s and 45 MB in every child otherwise,
+# most of it torch.compile's machinery behind a decorator in the Muon optimizer, which every ZeRO engine imports.
+LAZY_MODULES = (
+    "deepspeed.ops.op_builder.all_ops",
+    "deepspeed.module_inject.auto_ep_layer",
+    "deepspeed.runtime.zero.muon.original_muon",
+    "deepspeed.runtime.zero.stage_1_and_2",
+    "deepspeed.runtime.zero.stage3",
+    "deepspeed.runtime.bf16_optimizer",
+    "deepspeed.runtime.fp16.fused_optimizer",
+    "deepspeed.runtime.fp16.unfused_optimizer",
+    "deepspeed.runtime.pipe.engine",
+    "deepspeed.runtime.pipe.module",
+    "torch.profiler._cupti_monitor",
+    "setuptools",
+)
 
 Tell = Callable[[Message], None]
 
@@ -68,13 +84,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--parent-pid", type=int, required=True)
     parser.add_argument("--python-path", action="append", default=[], help="put before sys.path; for user modules")
+    parser.add_argument("--model-type", action="append", default=[], help="import this model family at the start")
     options = parser.parse_args(arguments)
     die_with_parent(options.parent_pid, signal.SIGTERM)
     tell = _take_over_standard_output()
     sys.path[:0] = options.python_path
     began_s = time.monotonic()
     try:
-        warm_up()
+        warm_up(options.model_type)
     except Exception as problem:
         tell(WorkerRefused(message=f"{type(problem).__name__}: {problem}"))
         raise
@@ -105,15 +122,34 @@ def _take_over_standard_output() -> Tell:
     return tell
 
 
-def warm_up() -> None:
+def warm_up(model_types: list[str]) -> None:
     """Import all that a trial needs, and check that no device was touched on the way."""
     for name in ("torch", "deepspeed", "transformers", "planner.runtime.worker_trial"):
         importlib.import_module(name)
+    for name in LAZY_MODULES:
+        _import_ahead(name)
+    for model_type in model_types:
+        preload_model_code(model_type)
     torch = importlib.import_module("torch")
     if torch.cuda.is_initialized():
         raise RuntimeError("importing initialised CUDA; a forked child could not use the device any more")
     if os.environ.get("DS_ACCELERATOR") == "cuda" and torch.version.cuda is None and torch.version.hip is None:
         raise RuntimeError(f"torch {torch.__version__} is built without CUDA, but the trials are to run on a GPU")
+
+
+def preload_model_code(model_type: str) -> None:
+    """Import the module of a model family, which transformers loads lazily: once here instead of in every child."""
+    auto = importlib.import_module("transformers.models.auto.configuration_auto")
+    if model_type in auto.CONFIG_MAPPING_NAMES:
+        name = auto.model_type_to_module_name(model_type)
+        _import_ahead(f"transformers.models.{name}.modeling_{name}")
+
+
+def _import_ahead(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except ImportError as problem:  # a rank that needs it will fail with it, in its own log; the others do not care
+        print(f"[worker] {name} could not be imported ahead: {problem}", file=sys.stderr)
 
 
 def serve(requests: RequestLines, tell: Tell) -> None:
@@ -139,7 +175,7 @@ def run_trial(request: RunRequest, requests: RequestLines, tell: Tell) -> TrialE
     from planner.runtime.worker_marks import TrialMarks
     from planner.runtime.worker_trial import ForkRefused, TrialWatch, fork_ranks
 
-    preload_model_code(request.task)
+    preload_model_code(request.task.model.model_type)
     marks = TrialMarks(request.task.candidate.layout.world_size)
     try:
         pids = fork_ranks(request, marks)
@@ -150,17 +186,6 @@ def run_trial(request: RunRequest, requests: RequestLines, tell: Tell) -> TrialE
         return WorkerRefused(message=str(problem))
     finally:
         marks.close()
-
-
-def preload_model_code(task: TrialTask) -> None:
-    """Import the module of the model's family, which transformers loads lazily: once here instead of in every child."""
-    auto = importlib.import_module("transformers.models.auto.configuration_auto")
-    if task.model.model_type in auto.CONFIG_MAPPING_NAMES:
-        name = auto.model_type_to_module_name(task.model.model_type)
-        try:
-            importlib.import_module(f"transformers.models.{name}.modeling_{name}")
-        except ImportError as problem:  # the rank that needs it will fail with it, in its own log
-            print(f"[worker] {name} could not be imported ahead: {problem}", file=sys.stderr)
 
 
 if __name__ == "__main__":

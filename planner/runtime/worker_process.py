@@ -17,6 +17,9 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _RANK_OOM_SCORE = 800  # of 1000: under memory pressure the kernel takes a rank before the planner or the worker
 
+_PTHREAD_ATTR_BYTES = 256  # more than sizeof(pthread_attr_t) on any architecture (56 on x86-64)
+_SMALL_STACK_BYTES = 1 << 20
+
 
 def die_with_parent(parent_pid: int, signal_number: signal.Signals) -> None:
     """Have the kernel send this process a signal when its parent ends; ends at once when it already has.
@@ -53,10 +56,21 @@ def limit_data_segment(limit_bytes: int) -> None:
     """Let this process allocate at most so much more than it holds now; beyond it, allocating fails as on a full host.
 
     RLIMIT_DATA counts private writable memory since Linux 4.7, by address space: memory asked for, not memory touched.
+    So threads that are still to come get small stacks, or each would take 8 MiB of the limit and touch a few pages.
     """
+    _shrink_stacks_of_new_threads()
     (held_bytes,) = status_bytes("VmData")
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     resource.setrlimit(resource.RLIMIT_DATA, (held_bytes + limit_bytes, hard))
+
+
+def _shrink_stacks_of_new_threads() -> None:
+    library = ctypes.CDLL(None)
+    if hasattr(library, "pthread_attr_setdefault_np"):  # glibc
+        attributes = ctypes.create_string_buffer(_PTHREAD_ATTR_BYTES)
+        library.pthread_attr_init(attributes)
+        library.pthread_attr_setstacksize(attributes, ctypes.c_size_t(_SMALL_STACK_BYTES))
+        library.pthread_attr_setdefault_np(attributes)
 
 
 def lift_data_limit() -> None:

@@ -14,15 +14,15 @@ _UNITS = {"bytes": 1, "byte": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 
 _SIZE = r"(\d+(?:\.\d+)?)\s*(bytes?|[KMGT]iB|EB)"
 
 _DEVICE_PHRASES = (
-    "CUDA out of memory",
-    "HIP out of memory",
     "CUDA error: out of memory",
+    "HIP error: out of memory",
     "CUDA driver error: out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
     "CUSOLVER_STATUS_ALLOC_FAILED",
     "cudaErrorMemoryAllocation",
 )
+_ALLOCATOR = re.compile(r"\b(?:CUDA|HIP|XPU|NPU|MPS|MUSA) out of memory")
 _NCCL_MEMORY = re.compile(r"Cuda failure (?:\d+ )?'out of memory'")
 _PINNED_PHRASES = ("cudaHostAlloc", "cudaHostRegister", "CachingHostAllocator", "pin_memory")
 _HOST_PHRASES = (
@@ -30,6 +30,7 @@ _HOST_PHRASES = (
     "std::bad_alloc",
     "Cannot allocate memory",
     "can't start new thread",
+    "Resource temporarily unavailable",  # a thread's stack could not be had
     "Unable to allocate",  # numpy
     "could not create a memory",  # oneDNN
 )
@@ -76,7 +77,7 @@ class CudaOutOfMemory:
 
 def parse_cuda_out_of_memory(text: str) -> CudaOutOfMemory | None:
     """The figures of a `CUDA out of memory. Tried to allocate …` message of any PyTorch since 1.6; None for others."""
-    if not re.search(r"out of memory", text) or not re.search(r"Tried to allocate", text):
+    if not _ALLOCATOR.search(text) or "Tried to allocate" not in text:
         return None
     allocated = _size(rf"Of the allocated memory {_SIZE} is allocated", text) or _size(
         rf"{_SIZE} already allocated", text
@@ -102,7 +103,9 @@ def says_device_memory_ran_out(text: str) -> bool:
     """Whether the text is that of an accelerator without memory; pinned host memory is the host's."""
     if any(phrase in text for phrase in _PINNED_PHRASES):
         return False
-    return any(phrase in text for phrase in _DEVICE_PHRASES) or bool(_NCCL_MEMORY.search(text))
+    return any(phrase in text for phrase in _DEVICE_PHRASES) or bool(
+        _ALLOCATOR.search(text) or _NCCL_MEMORY.search(text)
+    )
 
 
 def says_host_memory_ran_out(text: str) -> bool:

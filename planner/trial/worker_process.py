@@ -36,11 +36,15 @@ class WorkerProcess:
     It dies with the thread that made it (the kernel ties the two), with its pipes, or by `end`.
     """
 
-    def __init__(self, environment: Mapping[str, str], *, python_path: tuple[Path, ...] = ()) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], *, python_path: tuple[Path, ...] = (), model_types: tuple[str, ...] = ()
+    ) -> None:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  closed by `end`
         command = [sys.executable, "-m", "planner.runtime.worker", "--parent-pid", str(os.getpid())]
         for folder in python_path:
             command += ["--python-path", str(folder)]
+        for model_type in model_types:
+            command += ["--model-type", model_type]
         worker_input, self._requests = os.pipe()
         self._answers, worker_output = os.pipe()
         try:
