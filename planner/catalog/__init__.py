@@ -16,11 +16,17 @@ from planner.catalog.hardware import (
     resolve_cluster,
     usual_node,
 )
+from planner.catalog.listing import Listing, list_clusters, list_gpus, list_links, list_models
 from planner.catalog.models import load_model, model_from_config, read_model_config
 
 __all__ = [
     "ClusterRequest",
+    "Listing",
     "NodeDefaults",
+    "list_clusters",
+    "list_gpus",
+    "list_links",
+    "list_models",
     "load_cluster",
     "load_cluster_request",
     "load_gpu",

@@ -99,7 +99,7 @@ def match_device_name(device_name: str, *, total_bytes: int, folders: Folders | 
     """The catalog's GPU that a driver calls `device_name`, nearest in memory when several bear it; None: unknown."""
     asked = folders if folders is not None else default_folders()
     wanted = _fold_device_name(device_name)
-    known = [_read(entry, GpuFile) for entry in list_entries("gpus", asked)]
+    known = [read_entry(entry, GpuFile) for entry in list_entries("gpus", asked)]
     records = [gpu_record(file) for file in known if wanted in map(_fold_device_name, file.device_names)]
     return min(records, key=lambda gpu: abs(gpu.memory_nominal_bytes - total_bytes), default=None)
 
@@ -225,8 +225,8 @@ def _load(kind: str, name: str, schema: type[F], folders: Folders | None) -> F:
     asked = folders if folders is not None else default_folders()
     entry = find_entry(kind, name, asked)
     if entry is not None:
-        return _read(entry, schema)
-    files = [_read(other, schema) for other in list_entries(kind, asked)]
+        return read_entry(entry, schema)
+    files = [read_entry(other, schema) for other in list_entries(kind, asked)]
     wanted = fold(name)
     named = next((file for file in files if wanted in map(fold, file.aliases)), None)
     if named is not None:
@@ -235,8 +235,13 @@ def _load(kind: str, name: str, schema: type[F], folders: Folders | None) -> F:
     raise unknown_name(kind, name, known)
 
 
-def _read(entry: Entry, schema: type[F]) -> F:
-    file: F = _read_cached(entry.path, schema, entry.path.stat().st_mtime_ns)
+def read_entry(entry: Entry, schema: type[F]) -> F:
+    """The file of an entry, strictly read; once per version of the file."""
+    try:
+        version = entry.path.stat().st_mtime_ns
+    except OSError:
+        version = 0  # a dangling link, say: reading it gives the error
+    file: F = _read_cached(entry.path, schema, version)
     if fold(file.name) != entry.name:
         raise InputError(
             f"{entry.path} says its name is {file.name!r}",

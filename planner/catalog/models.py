@@ -20,6 +20,7 @@ from planner.resources import CatalogFolder
 from planner.spec import ModelSpec
 
 MAX_CONFIG_DEPTH = 16
+MAX_PARAMETERS = 10**15
 MAX_CANONICAL_CHARACTERS = 500_000  # a job file, at most 1 MiB, has to hold it
 
 FAMILIES: dict[str, Callable[[ConfigReader, str], ModelSpec]] = {
@@ -66,9 +67,16 @@ def _exists(path: Path) -> bool:
         return False
 
 
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
 def read_model_config(path: Path, *, name: str = "") -> ModelSpec:
     """The model of a config.json, or of the folder that holds it, called `name` (left out: after its file)."""
-    file = path / "config.json" if path.is_dir() else path
+    file = path / "config.json" if _is_folder(path) else path
     text = read_text(file, what="model config", max_bytes=MAX_MODEL_CONFIG_BYTES)
     usual = file.resolve().parent.name if file.name == "config.json" else file.stem
     return model_from_config(parse_json_object(text, label=str(file)), name or usual or "model")
@@ -86,7 +94,14 @@ def model_from_config(config: dict[str, Any], name: str) -> ModelSpec:
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise _unknown_type(config, name)
     reader = ConfigReader({**config, "model_type": kind}, name=name)
-    return FAMILIES[kind](reader, canonical_config(reader))
+    spec = FAMILIES[kind](reader, canonical_config(reader))
+    if spec.num_parameters > MAX_PARAMETERS:
+        raise reader.refuse(
+            f"the config makes a model of {spec.num_parameters:.1e} parameters",
+            why=f"more than {MAX_PARAMETERS:.0e} is beyond any cluster, so a field must be wrong",
+            fix="correct the widths, layers, experts or vocabulary in the config",
+        )
+    return spec
 
 
 def canonical_config(reader: ConfigReader) -> str:

@@ -50,7 +50,7 @@ def word_parser(kind: type[E]) -> Callable[[Any], E]:
     return parse
 
 
-def validate(schema: type[M], document: Document, *, what: str, missing_hint: str = "") -> M:
+def validate(schema: type[M], document: Document, *, what: str) -> M:
     """The values of a document as a strict model; InputError names every path, line and mend (the first few)."""
     try:
         return schema.model_validate(document.value)

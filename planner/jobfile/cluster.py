@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from planner.catalog import (
     ClusterRequest,
@@ -19,9 +20,10 @@ from planner.errors import InputError
 from planner.jobfile.machine import MachineFacts
 from planner.jobfile.schema import ClusterSection
 from planner.spec import ClusterSpec, DeviceKind
-from planner.spec.codec import DecodeError, from_plain
+from planner.spec.codec import DecodeError, from_plain, to_plain
 
 THIS_MACHINE = "auto"
+MAX_FIGURE = 1e18  # bytes, FLOP/s, bytes/s of one device or node; counts are far below
 
 
 def cluster_of(section: ClusterSection, *, folder: Path, machine: MachineFacts | None) -> ClusterSpec:
@@ -97,10 +99,23 @@ def _this_machine(machine: MachineFacts | None) -> ClusterRequest:
 
 def _written_out(section: ClusterSection) -> ClusterSpec:
     try:
-        return from_plain(ClusterSpec, section.resolved, path="cluster.resolved")
+        cluster = from_plain(ClusterSpec, section.resolved, path="cluster.resolved")
+        _check_figures(to_plain(cluster), path="cluster.resolved")
+        return cluster
     except DecodeError as problem:
         raise InputError(
             str(problem),
             why="cluster.resolved holds every figure of the cluster, as the planner wrote it",
             fix="copy it whole from a plan folder's job.yaml, or write gpu: and nodes: instead",
         ) from None
+
+
+def _check_figures(value: Any, *, path: str) -> None:
+    """Records take any number; a file written by hand must not bring in what no cluster has."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _check_figures(item, path=f"{path}.{key}")
+    elif value in ("nan", "inf", "-inf"):  # how the codec writes a float that is no number
+        raise DecodeError(f"{path}: {value} is not a figure")
+    elif isinstance(value, (int, float)) and not 0 <= value <= MAX_FIGURE:
+        raise DecodeError(f"{path}: {value} is not a figure a cluster can have")

@@ -93,12 +93,12 @@ CheckpointingAxis = Annotated[tuple[ActivationCheckpointing, ...], BeforeValidat
 class TracedSection(StrictModel):
     """What tracing a factory's module found, as the planner itself writes it into the plan folder."""
 
-    num_parameters: int = Field(ge=0, description="elements")
-    largest_parameter: int = Field(ge=0, description="elements")
-    saved_bytes_per_sample_fp32: int = Field(ge=0, description="kept for the backward pass")
-    fixed_saved_bytes: int = Field(ge=0, description="kept for the backward pass, however many samples")
-    forward_flops_per_sample: int = Field(ge=0, description="of the forward pass")
-    tokens_per_sample: int = Field(ge=1, description="1 where a sample is not a sequence")
+    num_parameters: int = Field(ge=0, le=10**15, description="elements")
+    largest_parameter: int = Field(ge=0, le=10**15, description="elements")
+    saved_bytes_per_sample_fp32: int = Field(ge=0, le=10**15, description="kept for the backward pass")
+    fixed_saved_bytes: int = Field(ge=0, le=10**15, description="kept for the backward pass, however many samples")
+    forward_flops_per_sample: int = Field(ge=0, le=10**18, description="of the forward pass")
+    tokens_per_sample: int = Field(ge=1, le=10**9, description="1 where a sample is not a sequence")
 
 
 _FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
@@ -220,9 +220,9 @@ class CheckpointSection(StrictModel):
 
 
 class TrainingSection(StrictModel):
-    seq_len: int = Field(ge=1, le=100_000_000, description="tokens of one sequence")
+    seq_len: int = Field(ge=1, le=10_000_000, description="tokens of one sequence")
     global_batch_size: int = Field(
-        ge=1, le=100_000_000, description="sequences per optimizer step; the planner never changes it"
+        ge=1, le=10_000_000, description="sequences per optimizer step; the planner never changes it"
     )
     optimizer: Annotated[OptimizerSection, BeforeValidator(nothing_is_empty)] = Field(
         default=OptimizerSection(), description="what updates the weights"
