@@ -20,7 +20,7 @@ def estimate_view(result: Mapping[str, Any]) -> tuple[RenderableType, ...]:
     """The tables and the verdict of a result of `estimate`; reasons alone where a rule forbids the configuration."""
     verdict = estimate_verdict(result)
     if not result["feasible"]:
-        return (Text(verdict, style="bold red"), *(Text(f"- {one_line(reason)}") for reason in result["reasons"]))
+        return (Text(verdict, style="bold red"),)
     return (
         _memory_table(result),
         _memory_words(result["memory"]),

@@ -89,7 +89,7 @@ def report(
             _write(out, _rendered(content, format))
             session.print(Text(f"wrote {out}"))
             session.print_essential(str(out))
-        elif session.console.is_terminal and format is ReportFormat.TEXT:
+        elif session.is_terminal and format is ReportFormat.TEXT:
             session.print(*document_view(build_document(content)))
         elif not session.as_json:
             session.write_line(_rendered(content, format).rstrip("\n"))

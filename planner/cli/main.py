@@ -18,7 +18,7 @@ from planner.cli.folder_verbs import emit, report, verify
 from planner.cli.listing import list_known
 from planner.cli.plan import plan
 from planner.cli.problems import print_error, unknown_verb, usage_error
-from planner.cli.session import silence_stdout
+from planner.cli.session import Unwritable, flush_stdout, silence_stdout
 from planner.cli.usecases import UseCases
 from planner.errors import InputError, PlannerError
 
@@ -92,12 +92,12 @@ def _run(app: typer.Typer, name: str, arguments: Sequence[str] | None, use_cases
     as_json = "--json" in words  # the command line may be what is wrong, so it is not asked for its flags
     try:
         code = _invoke(app, name, words, use_cases)
-        sys.stdout.flush()
+        flush_stdout()
     except BrokenPipeError:
         silence_stdout()
         return 0
     except PlannerError as error:
-        print_error(error, as_json=as_json)
+        print_error(error, as_json=as_json and not isinstance(error, Unwritable))
         return error.exit_code
     except typer.TyperException as problem:
         print_error(usage_error(problem), as_json=as_json)

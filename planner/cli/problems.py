@@ -12,7 +12,7 @@ import typer
 from planner.errors import InputError, NoFeasiblePlan, PlannerError, did_you_mean
 from planner.report.units import one_line
 
-_CHOICE = re.compile(r"^'(?P<word>.*)' is not one of (?P<choices>'.*')\.?$", re.DOTALL)
+_CHOICE = re.compile(r"^(?:Value error, )?'(?P<word>.*)' is not one of (?P<choices>'.*')\.?$", re.DOTALL)
 _STYLES = {"error": "bold red", "why": "bold yellow", "fix": "bold green"}
 
 
@@ -62,12 +62,13 @@ def usage_error(problem: typer.TyperException) -> InputError:
             why=f"it takes one of: {', '.join(choices)}",
             fix=did_you_mean(choice["word"], choices),
         )
-    if type(problem).__name__ == "MissingParameter":
-        name = _parameter_name(problem)
-        return InputError(f"{path} needs {name}", why="it was not given", fix=see_help)
     name = _parameter_name(problem)
+    if type(problem).__name__ == "MissingParameter":
+        return InputError(f"{path} needs {name}", why="it was not given", fix=see_help)
+    if option is not None:
+        return InputError(f"{option} needs a value", why="nothing follows it", fix=see_help)
     prefix = f"{name}: " if name else ""
-    message = problem.message.rstrip(".")
+    message = problem.message.rstrip(".").removeprefix("Value error, ")
     return InputError(f"{prefix}{message}", why=f"{path} could not read its command line", fix=see_help)
 
 

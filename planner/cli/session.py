@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from typing import Annotated, Any, cast
@@ -16,7 +18,7 @@ from planner.app.progress import Progress
 from planner.cli.problems import print_error
 from planner.cli.progress import show_progress
 from planner.cli.usecases import ProductUseCases, UseCases
-from planner.errors import Interrupted, PlannerError
+from planner.errors import InputError, Interrupted, PlannerError
 
 JsonFlag = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on standard output and nothing else there.")
@@ -25,6 +27,7 @@ QuietFlag = Annotated[
     bool, typer.Option("--quiet", "-q", help="No progress, no notes; only the essential line of the result.")
 ]
 
+_END_PADDING = re.compile(r" +$", re.MULTILINE)
 PIPED_WIDTH = 120  # columns of a table when standard output is not a terminal
 
 
@@ -36,19 +39,23 @@ class Session:
         self.as_json = as_json
         self.quiet = quiet
         self._stdout = sys.stdout
-        width = None if self._stdout.isatty() or "COLUMNS" in os.environ else PIPED_WIDTH
-        self.console = Console(file=self._stdout, width=width, highlight=False)
+        self.is_terminal = self._stdout.isatty()
 
     def print(self, *renderables: RenderableType) -> None:
-        """Print for people; nothing with `--json` or `--quiet`."""
-        if not self.as_json and not self.quiet:
-            for renderable in renderables:
-                self.console.print(renderable)
+        """Print for people; nothing with `--json` or `--quiet`. What is piped carries no padding at line ends."""
+        if self.as_json or self.quiet:
+            return
+        width = None if self.is_terminal or "COLUMNS" in os.environ else PIPED_WIDTH
+        shown = io.StringIO()
+        console = Console(file=shown, force_terminal=self.is_terminal or None, width=width, highlight=False)
+        for renderable in renderables:
+            console.print(renderable)
+        self._write(shown.getvalue() if self.is_terminal else _END_PADDING.sub("", shown.getvalue()))
 
     def print_essential(self, text: str) -> None:
         """Print the line that `--quiet` leaves; nothing with `--json` or without `--quiet`."""
         if self.quiet and not self.as_json:
-            print(text, file=self._stdout)
+            self.write_line(text)
 
     def print_json(self, document: Any) -> None:
         """Print the one document of `--json`; nothing without it."""
@@ -57,17 +64,48 @@ class Session:
 
     def write_line(self, line: str) -> None:
         """Write a line as it is, whatever the flags say."""
-        self._stdout.write(line + "\n")
+        self._write(line + "\n")
+
+    def _write(self, text: str) -> None:
+        with refuse_unwritable():
+            self._stdout.write(text)
 
     def progress(self) -> contextlib.AbstractContextManager[Progress]:
         """Shows the progress of a use case on standard error while the context is open."""
         return show_progress(quiet=self.quiet)
 
 
+class Unwritable(InputError):
+    """Standard output takes no more: a full disk, mostly."""
+
+    def __init__(self, problem: OSError) -> None:
+        why = problem.strerror or str(problem)
+        super().__init__("cannot write to standard output", why=why, fix="free some space, or send it somewhere else")
+
+
+@contextlib.contextmanager
+def refuse_unwritable() -> Iterator[None]:
+    """Turn what a full disk does to standard output into `Unwritable`; a broken pipe stays what it is."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as problem:
+        silence_stdout()
+        raise Unwritable(problem) from None
+
+
+def flush_stdout() -> None:
+    """Write out what is buffered, so that a failure is met here and not at the interpreter's end."""
+    with refuse_unwritable():
+        sys.stdout.flush()
+
+
 def silence_stdout() -> None:
     """Send what is still to be printed nowhere: whoever was reading has gone, and that is no error of ours."""
-    with contextlib.suppress(OSError, ValueError):  # a standard output without a file descriptor has nothing to send
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if sys.__stdout__ is not None:  # not sys.stdout: while a verb runs that is standard error
+        with contextlib.suppress(OSError, ValueError):  # a stream without a file descriptor has nothing to send
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())
 
 
 @contextlib.contextmanager
@@ -76,14 +114,13 @@ def run_verb(
 ) -> Iterator[Session]:
     """Run a verb's body; every end a user can meet becomes its message and its exit code.
 
-    `kept` says what an interrupt left behind. While the body runs with `--json`, whatever else prints to standard
-    output goes to standard error.
+    `kept` says what an interrupt left behind. While the body runs, whatever but the session prints to standard output
+    goes to standard error.
     """
     use_cases = cast(UseCases, context.find_root().obj or ProductUseCases())
     session = Session(use_cases, as_json=as_json, quiet=quiet)
-    diverted = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
     try:
-        with diverted:
+        with contextlib.redirect_stdout(sys.stderr):
             yield session
         return
     except BrokenPipeError:
@@ -95,5 +132,5 @@ def run_verb(
         problem = kept or Interrupted(
             "interrupted", why="it was stopped from the keyboard", fix="run the command again"
         )
-    print_error(problem, as_json=as_json)
+    print_error(problem, as_json=as_json and not isinstance(problem, Unwritable))
     raise typer.Exit(problem.exit_code)

@@ -8,7 +8,7 @@ from planner.report.units import format_bytes, format_rate_short, format_seconds
 from planner.report.wording import outcome_word, short_candidate
 from planner.spec.trial import Measured, Outcome, TrialRecord
 
-_CANDIDATE_WIDTH = 34  # with the figures a line of 79 columns; longer candidates push theirs to the right
+_CANDIDATE_WIDTH = 32  # with the figures a line of 79 columns; longer candidates push theirs to the right
 
 
 def trial_heading() -> Text:
@@ -22,7 +22,7 @@ def trial_line(trial: TrialRecord, *, is_best: bool) -> Text:
         str(trial.number),
         short_candidate(trial.candidate),
         *_figures(trial.outcome),
-        format_seconds(trial.duration_s),
+        f"{trial.duration_s:.1f} s",
     )
     if not isinstance(trial.outcome, Measured):
         return Text(line, style="red")
@@ -40,4 +40,4 @@ def _figures(outcome: Outcome) -> tuple[str, str, str]:
 
 
 def _columns(number: str, candidate: str, step: str, speed: str, memory: str, took: str) -> str:
-    return f"{number:>4}  {candidate:<{_CANDIDATE_WIDTH}}{step:>13}{speed:>9}{memory:>10}{took:>7}"
+    return f"{number:>4}  {candidate:<{_CANDIDATE_WIDTH}}{step:>13}{speed:>9}{memory:>10}{took:>9}"

@@ -60,7 +60,7 @@ def next_commands(report: ReportInput) -> tuple[Command, ...]:
         Command(command=report.launch_command, does="starts the training run"),
         Command(
             command=f"planner verify {shlex.quote(report.plan_dir)}",
-            does="runs the emitted files for a few steps on this machine and holds them to the promise",
+            does="runs it for a few steps here and holds it to the promise",
         ),
     )
 
