@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable
-from string import Formatter
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
@@ -15,33 +14,42 @@ from planner.catalog.strict import StrictModel, complain, word_parser
 from planner.errors import did_you_mean
 from planner.spec import Launcher
 
+# What `planner.emit` fills in; a test holds the two lists together.
 COMMAND_SLOTS = (
     "deepspeed_config",
+    "task",
+    "global_batch_size",
     "micro_batch_size",
     "gradient_accumulation_steps",
-    "global_batch_size",
+    "data_parallel_size",
     "tensor_parallel_size",
     "pipeline_parallel_size",
+    "world_size",
+    "zero_stage",
+    "precision",
+    "activation_checkpointing",
+    "attention",
+    "seq_len",
 )
+KUBERNETES_KEYS = ("image", "namespace", "name")
+_SLOT = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")  # doubled braces are braces
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 _OPTION = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,99}")
 
 
 def parse_command(value: Any) -> str:
-    """The user's own command: words a shell can split, `{deepspeed_config}` among its slots."""
+    """The user's own command: words that can be split, `{deepspeed_config}` among its slots."""
     if not isinstance(value, str) or not value.strip() or len(value) > 10_000 or "\0" in value:
         raise complain(f"must be a command, found {describe(value)}", fix="write it as one quoted line")
     try:
-        words = shlex.split(value)
-        slots = [slot for word in words for _, slot, _, _ in Formatter().parse(word) if slot is not None]
+        shlex.split(value)
     except ValueError as problem:
-        raise complain(f"cannot be split into words: {problem}", fix="close quotes; write {{ for a brace") from None
+        raise complain(f"cannot be split into words: {str(problem).lower()}", fix="close the quotes") from None
+    slots = [slot for slot in _SLOT.findall(value) if slot]
     unknown = [slot for slot in slots if slot not in COMMAND_SLOTS]
     if unknown:
         hint = did_you_mean(unknown[0], COMMAND_SLOTS)
-        raise complain(
-            f"has the unknown slot {{{shorten(unknown[0])}}}", fix=f"{hint} (a literal brace is written twice)"
-        )
+        raise complain(f"has the unknown slot {{{shorten(unknown[0])}}}", fix=f"{hint}; {{{{ and }}}} are plain braces")
     if "deepspeed_config" not in slots:
         raise complain(
             "does not pass {deepspeed_config}, so the script would never see the plan",
@@ -50,8 +58,13 @@ def parse_command(value: Any) -> str:
     return value
 
 
-def parse_pairs(key_form: re.Pattern[str], what: str) -> Callable[[Any], tuple[tuple[str, str], ...]]:
-    """A validator of name-to-text mappings, kept as pairs in alphabetical order. Numbers are taken as texts."""
+def parse_pairs(
+    key_form: re.Pattern[str], what: str, known: tuple[str, ...] = ()
+) -> Callable[[Any], tuple[tuple[str, str], ...]]:
+    """A validator of name-to-text mappings, kept as pairs in alphabetical order. Numbers are taken as texts.
+
+    `known`: the only keys there are; () for any of that form.
+    """
 
     def parse(value: Any) -> tuple[tuple[str, str], ...]:
         if not isinstance(value, dict) and value is not None:
@@ -62,6 +75,8 @@ def parse_pairs(key_form: re.Pattern[str], what: str) -> Callable[[Any], tuple[t
         return tuple(sorted((_key(key), _text(key, item)) for key, item in pairs.items()))
 
     def _key(key: str) -> str:
+        if known and key not in known:
+            raise complain(f"has the unknown key {shorten(key)!r}", fix=did_you_mean(key, known))
         if not key_form.fullmatch(key):
             raise complain(f"has the key {shorten(key)!r}, which is no {what}", fix="use letters, digits and _")
         return key
@@ -81,6 +96,9 @@ EnvironmentMap = Annotated[
     tuple[tuple[str, str], ...], BeforeValidator(parse_pairs(_VARIABLE, "name of an environment variable"))
 ]
 OptionMap = Annotated[tuple[tuple[str, str], ...], BeforeValidator(parse_pairs(_OPTION, "option name"))]
+KubernetesMap = Annotated[
+    tuple[tuple[str, str], ...], BeforeValidator(parse_pairs(_OPTION, "option name", KUBERNETES_KEYS))
+]
 LauncherWord = Annotated[Launcher, BeforeValidator(word_parser(Launcher))]
 
 
@@ -92,4 +110,4 @@ class LaunchSection(StrictModel):
     master_port: int = Field(default=29500, ge=1, le=65_535, description="the port where ranks meet")
     environment: EnvironmentMap = Field(default=(), description="environment variables of the training")
     slurm: OptionMap = Field(default=(), description="sbatch's long options: account, partition, time")
-    kubernetes: OptionMap = Field(default=(), description="image, namespace")
+    kubernetes: KubernetesMap = Field(default=(), description="image, namespace, name")

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from planner.catalog.documents import describe
 from planner.catalog.hardware_schema import LinkOption
 from planner.catalog.strict import StrictModel, complain, word_parser
-from planner.jobfile.launch_schema import EnvironmentMap, LaunchSection, OptionMap
+from planner.jobfile.launch_schema import EnvironmentMap, KubernetesMap, LaunchSection, OptionMap
 from planner.jobfile.quantities import parse_duration
 from planner.spec import ActivationCheckpointing, Objective, OptimizerName, Precision, TrialMode
 
@@ -332,4 +332,4 @@ class JobSchema(StrictModel):
     )
     environment: EnvironmentMap = Field(default=(), description="environment variables of the training")
     slurm: OptionMap = Field(default=(), description="sbatch's long options: account, partition, time")
-    kubernetes: OptionMap = Field(default=(), description="image, namespace")
+    kubernetes: KubernetesMap = Field(default=(), description="image, namespace, name")
