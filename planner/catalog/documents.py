@@ -116,19 +116,24 @@ def parse_yaml(text: str, *, label: str) -> Document:
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{label}: not valid text", why="it is not UTF-8", fix="write it in UTF-8") from None
+    try:
         builder = _Builder(yaml.parse(text, Loader=loader), label=label)
         value = builder.document()
     except yaml.YAMLError as problem:
-        raise _syntax_error(problem, label=label) from None
+        raise _syntax_error(problem, text=text, label=label) from None
     return Document(value=value, label=label, origins=builder.origins)
 
 
-def _syntax_error(problem: Any, *, label: str) -> InputError:
+def _syntax_error(problem: Any, *, text: str, label: str) -> InputError:
     mark = getattr(problem, "problem_mark", None) or getattr(problem, "context_mark", None)
     where = f"{label} line {mark.line + 1}" if mark is not None else label
     reason = getattr(problem, "problem", None) or getattr(problem, "reason", None) or "cannot be read"
     hint = "check the quotes, brackets and indentation there"
-    if "\\t" in reason or "\t" in reason:
+    lines = text.splitlines()
+    if mark is not None and mark.line < len(lines) and "\t" in lines[mark.line]:
         hint = "indent with spaces, never with tabs"
     return InputError(f"{where}: not valid YAML: {reason}", why="the file could not be read as YAML", fix=hint)
 

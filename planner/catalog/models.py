@@ -155,5 +155,5 @@ def _unknown_type(config: dict[str, Any], name: str) -> InputError:
         f"{name}: models of type {kind!r} cannot be counted{hint}",
         why="memory and time follow from exact parameter counts, and a wrong count is worse than none",
         fix=did_you_mean(kind, [known for known in FAMILIES if known != generic.MODEL_TYPE])
-        + "; any other nn.Module can be planned through `factory:`",
+        + " Any other nn.Module can be planned through `factory:`",
     )

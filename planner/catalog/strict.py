@@ -20,6 +20,7 @@ M = TypeVar("M", bound=BaseModel)
 E = TypeVar("E", bound=Enum)
 
 MAX_SHOWN_ERRORS = 4
+DESCRIBED = "described"  # the field of a choice (a name, or a description in place) that users never see
 
 
 class StrictModel(BaseModel):
@@ -131,7 +132,7 @@ def _predicate(error: ErrorDetails) -> tuple[str, str]:
         return str(context["message"]), str(context["fix"])
     if kind in _BOUNDS:
         name, words = _BOUNDS[kind]
-        return f"must be {words} {context[name]}, found {found}", f"write a value {words} {context[name]}"
+        return f"must be {words} {context[name]:g}, found {found}", f"write a value {words} {context[name]:g}"
     if kind in _TYPES:
         message, fix = _TYPES[kind]
         return f"{message}, found {found}", fix
@@ -145,6 +146,8 @@ def _visible_path(document: Document, location: tuple[int | str, ...]) -> KeyPat
     for step in location:
         if isinstance(step, int) and not isinstance(value, list):
             break
+        if step == DESCRIBED and isinstance(value, dict) and DESCRIBED not in value:
+            continue
         path.append(step)
         try:
             value = value[step]
@@ -162,9 +165,10 @@ def dotted_path(path: KeyPath) -> str:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The schema inside `Schema`, `Schema | None` or `tuple[Schema, ...]`."""
+    """The schema inside `Schema`, `Schema | None` or `tuple[Schema, ...]`, or inside a choice's description."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
+        described = annotation.model_fields.get(DESCRIBED)
+        return annotation if described is None else _model_in(described.annotation)
     for member in get_args(annotation):
         found = _model_in(member)
         if found is not None:

@@ -6,9 +6,12 @@ is refused.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from planner.catalog import load_model, model_from_config, read_model_config
+from planner.catalog.documents import Document
 from planner.catalog.generic import MODEL_TYPE as GENERIC
 from planner.catalog.strict import validate
 from planner.errors import InputError
@@ -42,6 +45,7 @@ class JobFile:
     path: Path
     folder: Path
     schema: JobSchema
+    document: Document  # the plain values, for where they were written
 
     @property
     def needs_machine(self) -> bool:
@@ -59,28 +63,49 @@ def load_job(path: Path, overrides: tuple[str, ...] = ()) -> JobFile:
     """Parse a job file and lay `key=value` overrides over it. InputError says where and how to mend it."""
     document = read_source(path, overrides)
     refuse_what_is_not_there_yet(document)
-    return JobFile(path=path, folder=path.resolve().parent, schema=validate(JobSchema, document, what="job file"))
+    schema = validate(JobSchema, document, what="job file")
+    return JobFile(path=path, folder=path.resolve().parent, schema=schema, document=document)
 
 
 def resolve_job(
     job_file: JobFile, *, machine: MachineFacts | None = None, traced: TracedModule | None = None
 ) -> JobSpec:
     """Every default filled in. `machine` is needed for `gpu: auto`, `traced` for a factory not traced before."""
-    schema, folder = job_file.schema, job_file.folder
-    model = _model(schema.model, folder=folder, traced=traced)
-    training = _training(schema.training, folder=folder)
-    _refuse_longer_than_positions(model, training)
-    cluster = cluster_of(schema.cluster, folder=folder, machine=machine)
+    schema, folder, document = job_file.schema, job_file.folder, job_file.document
+    with _placed(document, "model", "factory", "config", "name"):
+        model = _model(schema.model, folder=folder, traced=traced)
+    with _placed(document, "training"):
+        training = _training(schema.training, folder=folder)
+    with _placed(document, "training", "seq_len"):
+        _refuse_longer_than_positions(model, training)
+    with _placed(document, "cluster", "gpu", "name", "file", "resolved"):
+        cluster = cluster_of(schema.cluster, folder=folder, machine=machine)
+    with _placed(document, "search", "precision"):
+        ranges = _ranges(schema.search, gpu=cluster.gpu)
+    with _placed(document, "launch"):
+        launch = _launch(schema)
     return JobSpec(
         model=model,
         training=training,
         cluster=cluster,
-        ranges=_ranges(schema.search, gpu=cluster.gpu),
+        ranges=ranges,
         objective=schema.objective,
         memory_headroom_fraction=schema.memory_headroom,
         trials=_trials(schema),
-        launch=_launch(schema),
+        launch=launch,
     )
+
+
+@contextmanager
+def _placed(document: Document, section: str, *keys: str) -> Iterator[None]:
+    """Say of an error where its cause was written: at the first of `keys` that the section has."""
+    try:
+        yield
+    except InputError as problem:
+        values = document.value.get(section)
+        key = next((key for key in keys if isinstance(values, dict) and key in values), None)
+        place = document.place((section,) if key is None else (section, key))
+        raise InputError(f"{place}: {problem.error}", why=problem.why, fix=problem.fix) from None
 
 
 def _model(section: ModelSection, *, folder: Path, traced: TracedModule | None) -> ModelSpec:

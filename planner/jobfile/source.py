@@ -84,7 +84,8 @@ def parse_override(text: str) -> Override:
 
 def _overridden(document: Document, override: Override) -> Document:
     kept = {path: place for path, place in document.origins.items() if path[: len(override.path)] != override.path}
-    origins: Mapping[KeyPath, str] = {**kept, override.path: override.label}
+    made: dict[KeyPath, str] = {override.path[:length]: override.label for length in range(1, len(override.path) + 1)}
+    origins: Mapping[KeyPath, str] = {**made, **kept, override.path: override.label}
     return Document(value=_with_value(document.value, override, depth=0), label=document.label, origins=origins)
 
 
