@@ -21,4 +21,4 @@ kubectl create configmap @@{name} --namespace=@@{namespace} \
   --from-file="$PLAN_DIR"/launch/kubernetes-pod.sh --dry-run=client --output=yaml |
   kubectl apply --filename=-
 kubectl apply --filename="$PLAN_DIR"/launch/kubernetes.yaml
-echo "follow it with: kubectl --namespace="@@{namespace}" logs --follow "@@{name}"-master-0"
+printf 'follow it with: kubectl --namespace=%s logs --follow %s-master-0\n' @@{namespace} @@{name}

@@ -13,7 +13,7 @@ from planner.spec import Candidate, CheckpointingKind, JobSpec
 from planner.spec._record import record
 
 _SLOT = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_SHELL_OPERATORS = frozenset({"|", "||", "&", "&&", ";", "<", ">", ">>", "2>", "2>&1", "&>"})
+SHELL_OPERATORS = frozenset({"|", "||", "&", "&&", ";", "<", ">", ">>", "2>", "2>&1", "&>"})
 _PYTHON = re.compile(r"(.*/)?python[0-9.]*\Z")
 _RUNTIME_FILES = {"deepspeed_config": "ds_config.json", "task": "task.json"}
 
@@ -94,7 +94,7 @@ def _words_of(command: str) -> list[str]:
         raise _command_error(f"launch.command cannot be read: {problem}", "a quotation is not closed") from None
     if any("\0" in word for word in words):
         raise _command_error("launch.command holds a NUL character", "no process can be given one")
-    operators = [word for word in words if word in _SHELL_OPERATORS]
+    operators = [word for word in words if word in SHELL_OPERATORS]
     if operators:
         why = "it is one Python program with its arguments, not a line of shell"
         raise _command_error(f"launch.command holds the shell operator {operators[0]!r}", why)

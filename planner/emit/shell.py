@@ -58,20 +58,20 @@ def plan_dir_text(paths: LaunchPaths, *, stay: bool) -> str:
     No `$(…)` is used: command substitution would cut a line break off the end of a folder's name.
     """
     if paths.plan_dir:
-        find = [f"PLAN_DIR={shlex.quote(paths.plan_dir)}"]
-        return "\n".join([*find, *([] if stay else ['cd -- "$PLAN_DIR"'])])
+        lines = [f"export PLAN_DIR={shlex.quote(paths.plan_dir)}", *([] if stay else ['cd -- "$PLAN_DIR"'])]
+        return "\n".join(lines)
     up = "/.." * paths.script.count("/")
-    find = [
+    lines = [
         "# The plan is where this script lies, wherever it was copied to.",
         "unset CDPATH",
         *(["start_dir=$PWD"] if stay else []),
         "script=${BASH_SOURCE[0]}",
         "[[ $script == */* ]] || script=./$script",
         f'cd -- "${{script%/*}}"{up}',
-        "PLAN_DIR=$PWD",
+        "export PLAN_DIR=$PWD",
         *(['cd -- "$start_dir"'] if stay else []),
     ]
-    return "\n".join(find)
+    return "\n".join(lines)
 
 
 def python_text(paths: LaunchPaths) -> str:
