@@ -20,7 +20,7 @@ from planner.spec.model import ModelSpec
 # Query and key are normalised per head in these: one more RMSNorm over a + g.
 _QUERY_KEY_NORM = frozenset({"qwen3", "qwen3_moe", "gemma3", "gemma3_text", "olmo2", "olmoe"})
 # Activations that Hugging Face writes in Python, each step saved by autograd (activations.py).
-_PYTHON_GELU = frozenset({"gelu_new", "gelu_fast", "gelu_python", "gelu_python_tanh", "quick_gelu"})
+PYTHON_GELU = frozenset({"gelu_new", "gelu_fast", "gelu_python", "gelu_python_tanh", "quick_gelu"})
 
 
 @record
@@ -85,7 +85,7 @@ def architecture_of(model: ModelSpec, *, profile: RuntimeProfile) -> Architectur
     upcast = model.family is ModelFamily.DECODER
     loss_16, loss_32 = _loss_bytes(upcast=upcast, profile=profile)
     return Architecture(
-        layer=scaled(layer, _COMPILED_KEEPS) if profile.compiled else layer,
+        layer=layer,
         selective=_selective(model, moe_share=moe_share),
         checkpoint=Saved(elements=hidden),
         eager=Saved(split_elements=2.0 * (_query_width(model) - _kv_width(model))),
@@ -102,11 +102,6 @@ def architecture_of(model: ModelSpec, *, profile: RuntimeProfile) -> Architectur
         layers=float(model.num_layers),
         encoder_layers=float(model.num_encoder_layers),
     )
-
-
-# torch.compile fuses norms, rotary embedding and activation with their neighbours and recomputes them in the backward
-# pass: of llama's 45.5 h-equivalents the matrix products' inputs remain. Seen: 0.60 of the eager bytes (H200 rows).
-_COMPILED_KEEPS = 0.60
 
 
 def _query_width(model: ModelSpec) -> float:
@@ -155,19 +150,19 @@ def _activation_copies(model: ModelSpec, *, profile: RuntimeProfile) -> float:
     Gated: gate, up, activation, product: 4 (fused SwiGLU: gate, up, product: 3). Plain: input and output: 2, ReLU 1;
     GELU written in Python: 5 (input, tanh, 1 + tanh, input / 2, product).
     """
-    name = _activation_name(model)
+    name = activation_name(model)
     if model.gated_mlp:
-        if profile.fused_gated_activation:
+        if profile.fused_gated_activation or profile.compiled:
             return 3.0
-        return 7.0 if name in _PYTHON_GELU else 4.0
-    if profile.fused_mlp_activation:
+        return 7.0 if name in PYTHON_GELU else 4.0
+    if profile.fused_mlp_activation or profile.compiled:
         return 2.0
-    if name in _PYTHON_GELU:
+    if name in PYTHON_GELU:
         return 5.0
     return 1.0 if name == "relu" else 2.0
 
 
-def _activation_name(model: ModelSpec) -> str:
+def activation_name(model: ModelSpec) -> str:
     config = json.loads(model.config_json) if model.config_json else {}
     keys = ("hidden_act", "activation_function", "hidden_activation", "dense_act_fn")
     return next((str(config[key]) for key in keys if config.get(key)), "")
@@ -239,6 +234,6 @@ def _loss_bytes(*, upcast: bool, profile: RuntimeProfile) -> tuple[float, float]
     """
     if profile.fused_cross_entropy:
         return 4.0, 8.0
-    if profile.fused_mlp_activation:
+    if profile.fused_mlp_activation or profile.compiled:
         return 6.0, 8.0
     return (12.0, 12.0) if upcast else (6.0, 12.0)

@@ -11,99 +11,110 @@ import numpy as np
 from planner.cost.axes import Axes
 from planner.cost.parameters import StageShape
 from planner.cost.profile import RuntimeProfile
+from planner.cost.traffic import layer_traffic_bytes, loss_traffic_bytes
 from planner.spec._record import record
 from planner.spec.columns import FULL_CHECKPOINTING, PRECISIONS, SELECTIVE_CHECKPOINTING, FloatColumn
 from planner.spec.hardware import GpuSpec
 from planner.spec.kinds import DeviceKind, ModelFamily, Precision
 from planner.spec.model import ModelSpec, TracedModule
 
-# Share of the dense peak that large matrix products reach inside a training step, power limits included, and the
-# share that attention kernels reach. Fitted to the H200 rows and the published step times; see README.
-_MATMUL_FRACTION, _ATTENTION_FRACTION = 0.70, 0.45
+# Share of the dense peak that large matrix products reach inside a training step: 0.73 at an A100's 312 TFLOP/s, and
+# less the higher the peak, because power, caches and tails do not grow with it: (312 / peak) ^ 0.16 gives 0.61 on
+# Hopper (H200 rows) and 0.53 on Blackwell (SimuMax's B200 rows). Plain fp32 units are easy to fill.
+_MATMUL_FRACTION, _REFERENCE_FLOPS_PER_S, _PEAK_EXPONENT = 0.73, 312.0e12, 0.16
+_MATMUL_FRACTION_FP32 = 0.80
+_FP8_FRACTION = 0.8  # of the fp8 peak, relative to 16 bit's share: casts and scaling
 _CPU_MATMUL_FRACTION = 0.6
+_ATTENTION_FRACTION = 0.5  # of the dense peak: flash kernels, forward and backward together
+_EAGER_ATTENTION_FRACTION = 0.35  # batched products of head-size width
+_GROUPED_FRACTION = 0.7  # of a dense product: experts get uneven, smaller groups (grouped_mm)
 _MEMORY_FRACTION = 0.85  # of the memory bandwidth that streaming kernels reach
-# A matrix product of fewer tokens than this fills the device badly: efficiency x tokens / (tokens + this).
-_HALF_EFFICIENCY_ROWS = 256.0
-_HALF_EFFICIENCY_WIDTH = 256.0
+# Small products fill the device badly: x / (x + half) in tokens and in the width that tensor parallelism leaves; what
+# fills a device grows with its peak: 128 at Hopper's 989 TFLOP/s.
+_HALF_SIZE, _HALF_SIZE_FLOPS_PER_S = 128.0, 989.0e12
 
 
 @record
 class Work:
-    """Seconds of one micro-batch on one rank of a stage."""
+    """Seconds of one micro-batch on one rank of a stage. `flops`: of the model, forward and backward, no recompute."""
 
     forward: FloatColumn
     backward: FloatColumn
     recompute: FloatColumn
-    host_floor: FloatColumn  # seconds the host needs to launch the kernels of all three
-    flops: FloatColumn  # of the model, forward and backward, without recompute
+    flops: FloatColumn
 
 
 def stage_work(shape: StageShape, *, axes: Axes, model: ModelSpec, gpu: GpuSpec, profile: RuntimeProfile) -> Work:
     """Forward, backward and recompute seconds of one micro-batch on one stage.
 
     forward = matmul FLOP / (peak x efficiency) + attention FLOP / (peak x attention efficiency) + traffic / bandwidth;
-    backward = 2 x the products, 2.5 x flash attention, 2 x traffic (Dao 2023, arXiv 2307.08691, section 3.1);
-    recompute: the forward of checkpointed layers, or only the traffic under selective checkpointing.
+    backward = 2 x the products, 2.5 x flash attention (Dao 2023, arXiv 2307.08691, section 3.1), 2 x traffic;
+    recompute: the forward of checkpointed layers; under selective checkpointing the traffic (Megatron: the attention).
     """
     peak = _peak(axes, gpu=gpu)
     if model.traced is not None:
-        return _traced_work(model.traced, axes=axes, peak=peak, gpu=gpu)
+        return _traced_work(model.traced, axes=axes, peak=peak * _matmul_fraction(axes, gpu=gpu), gpu=gpu)
     layers = shape.layers + shape.encoder_layers
-    size = _size_efficiency(axes, model=model)
-    matmul_s = layers * axes.tokens * _layer_matmul_flops(model) / axes.tensor / (peak * size)
-    head_flops = 2.0 * model.hidden_size * model.vocab_size * shape.has_head / axes.tensor
-    head_s = axes.tokens * head_flops / (peak * size)
-    attention_flops = layers * axes.tokens * _attention_flops(axes, model=model) / axes.tensor
-    attention_s = attention_flops / (peak * _ATTENTION_FRACTION / _matmul_fraction(gpu))
+    product_rate = peak * _matmul_fraction(axes, gpu=gpu) * _size_efficiency(axes, model=model, peak=peak)
+    dense, grouped = _layer_matmul_flops(model)
+    layer_flops = axes.tokens * (dense + grouped) / axes.tensor
+    matmul_s = axes.tokens * (dense + grouped / _GROUPED_FRACTION) / axes.tensor / product_rate
+    head_flops = axes.tokens * 2.0 * model.hidden_size * model.vocab_size / axes.tensor * shape.has_head
+    attention_flops = axes.tokens * _attention_flops(axes, model=model) / axes.tensor
+    attention_share = np.where(axes.is_eager, _EAGER_ATTENTION_FRACTION, _ATTENTION_FRACTION)
+    attention_s = attention_flops / (peak * np.where(axes.is_fp32, 1.0, attention_share))
     bandwidth = gpu.memory_bandwidth_bytes_per_s * _MEMORY_FRACTION
-    traffic_s = layers * axes.tokens * _layer_traffic_bytes(axes, model=model, profile=profile) / bandwidth
-    loss_s = axes.tokens * model.vocab_size * shape.has_head / axes.tensor * 30.0 / bandwidth
+    traffic_s = axes.tokens * layer_traffic_bytes(axes, model=model, profile=profile) / bandwidth
+    loss_s = loss_traffic_bytes(axes, model=model, profile=profile) * shape.has_head / bandwidth
     layer_s = matmul_s + attention_s + traffic_s
-    share = np.where(
-        axes.checkpointed_layers == FULL_CHECKPOINTING,
-        1.0,
-        np.maximum(axes.checkpointed_layers, 0.0) / np.maximum(layers, 1.0),
-    )
-    selective = axes.checkpointed_layers == SELECTIVE_CHECKPOINTING
-    recompute = np.where(selective, traffic_s, np.minimum(share, 1.0) * layer_s)
-    kernels = layers * profile.kernels_per_layer * (3.0 + np.minimum(share, 1.0)) * profile.host_launch_s
+    recomputed = recomputed_share(axes, layers=layers)
+    is_selective = axes.checkpointed_layers == SELECTIVE_CHECKPOINTING
+    selective_s = attention_s if profile.recomputes_attention_core else traffic_s
+    head_s = head_flops / product_rate
     return Work(
-        forward=layer_s + head_s + loss_s / 3,
-        backward=2.0 * matmul_s + 2.5 * attention_s + 2.0 * traffic_s + 2.0 * head_s + loss_s * 2 / 3,
-        recompute=recompute,
-        host_floor=kernels,
-        flops=3.0
-        * (
-            layers * axes.tokens * _layer_matmul_flops(model) / axes.tensor + axes.tokens * head_flops + attention_flops
-        ),
+        forward=layers * layer_s + head_s + loss_s / 3.0,
+        backward=layers * (2.0 * matmul_s + 2.5 * attention_s + 2.0 * traffic_s) + 2.0 * head_s + loss_s * 2.0 / 3.0,
+        recompute=layers * np.where(is_selective, selective_s, recomputed * layer_s),
+        flops=3.0 * (layers * (layer_flops + attention_flops) + head_flops),
     )
 
 
-def _matmul_fraction(gpu: GpuSpec) -> float:
-    return _CPU_MATMUL_FRACTION if gpu.device is DeviceKind.CPU else _MATMUL_FRACTION
+def recomputed_share(axes: Axes, *, layers: FloatColumn) -> FloatColumn:
+    """Share of a stage's layers whose whole forward pass runs again."""
+    asked = np.maximum(axes.checkpointed_layers, 0.0) / np.maximum(layers, 1.0)
+    return np.where(axes.checkpointed_layers == FULL_CHECKPOINTING, 1.0, np.minimum(asked, 1.0))
+
+
+def _matmul_fraction(axes: Axes, *, gpu: GpuSpec) -> FloatColumn:
+    if gpu.device is DeviceKind.CPU:
+        return np.full(len(axes), _CPU_MATMUL_FRACTION)
+    peak = max(gpu.peak_bf16_flops_per_s, gpu.peak_fp16_flops_per_s, _REFERENCE_FLOPS_PER_S)
+    tensor_cores = _MATMUL_FRACTION * (_REFERENCE_FLOPS_PER_S / peak) ** _PEAK_EXPONENT
+    return np.where(axes.is_fp32, _MATMUL_FRACTION_FP32, tensor_cores)
 
 
 def _peak(axes: Axes, *, gpu: GpuSpec) -> FloatColumn:
-    """FLOP/s that a large product reaches in each row's precision; fp32 where the device lacks the type."""
+    """Dense peak FLOP/s in each row's precision; where the device lacks the type, that of fp32."""
     peaks = np.array([gpu.peak_flops_per_s(precision) or gpu.peak_fp32_flops_per_s for precision in PRECISIONS])
-    peaks[PRECISIONS.index(Precision.FP8)] = gpu.peak_fp8_flops_per_s * 0.7 or peaks[PRECISIONS.index(Precision.BF16)]
-    return peaks[axes.precision.astype(np.int64)] * _matmul_fraction(gpu)
+    sixteen = gpu.peak_bf16_flops_per_s or gpu.peak_fp32_flops_per_s
+    peaks[PRECISIONS.index(Precision.FP8)] = max(gpu.peak_fp8_flops_per_s * _FP8_FRACTION, sixteen)
+    return np.asarray(peaks[axes.precision.astype(np.int64)], dtype=np.float64)
 
 
-def _size_efficiency(axes: Axes, *, model: ModelSpec) -> FloatColumn:
-    """x / (x + half) in rows (tokens) and in the split width of the products: small ones fill few multiprocessors."""
-    rows = axes.tokens / (axes.tokens + _HALF_EFFICIENCY_ROWS)
+def _size_efficiency(axes: Axes, *, model: ModelSpec, peak: FloatColumn) -> FloatColumn:
+    """x / (x + half) in rows (tokens) and in the split width: small products fill few multiprocessors."""
     width = max(model.hidden_size, 1) / axes.tensor
-    return rows * width / (width + _HALF_EFFICIENCY_WIDTH)
+    half = _HALF_SIZE * peak / _HALF_SIZE_FLOPS_PER_S
+    return axes.tokens / (axes.tokens + half) * width / (width + half)
 
 
-def _layer_matmul_flops(model: ModelSpec) -> float:
-    """Forward FLOP per token and layer: 2 per weight that the token meets (experts: the routed and the shared)."""
+def _layer_matmul_flops(model: ModelSpec) -> tuple[float, float]:
+    """Forward FLOP per token and average layer, dense and grouped: 2 per weight that the token meets."""
     moe_share = model.num_moe_layers / model.num_layers if model.num_layers else 0.0
     counts = model.counts
-    moe = counts.router_per_layer + counts.shared_experts_per_layer + model.num_experts_per_token * counts.expert
-    weights = counts.attention_per_layer + (1.0 - moe_share) * counts.mlp_per_layer + moe_share * moe
-    return 2.0 * weights
+    shared = moe_share * (counts.router_per_layer + counts.shared_experts_per_layer)
+    dense = counts.attention_per_layer + (1.0 - moe_share) * counts.mlp_per_layer + shared
+    return 2.0 * dense, 2.0 * moe_share * model.num_experts_per_token * counts.expert
 
 
 def _attention_flops(axes: Axes, *, model: ModelSpec) -> FloatColumn:
@@ -112,35 +123,13 @@ def _attention_flops(axes: Axes, *, model: ModelSpec) -> FloatColumn:
     if model.sliding_window:
         keys = np.minimum(keys, float(model.sliding_window))
     width = model.num_heads * ((model.qk_head_size or model.head_size) + (model.v_head_size or model.head_size)) / 2.0
-    causal = model.family is ModelFamily.DECODER
-    seen = np.where(axes.is_eager, 1.0, 0.5 if causal else 1.0)
-    return 4.0 * width * keys * seen
-
-
-def _layer_traffic_bytes(axes: Axes, *, model: ModelSpec, profile: RuntimeProfile) -> FloatColumn:
-    """Bytes read and written per token and layer by what is not a matrix product, forward.
-
-    Hugging Face eager in 16 bit: RMSNorm 36h, two of them; residuals 2 x 6h; rotary 18 (a + g); gate 10f. LayerNorm
-    and fused norms 4h. Eager attention adds 24 bytes a score.
-    """
-    hidden, ffn = float(model.hidden_size), float(model.ffn_hidden_size)
-    moe_share = model.num_moe_layers / model.num_layers if model.num_layers else 0.0
-    routed = float(model.num_experts_per_token + model.num_shared_experts) * model.expert_ffn_hidden_size
-    ffn = ffn * (1.0 - moe_share) + routed * moe_share
-    hidden_routed = moe_share * model.num_experts_per_token * 14.0 * hidden
-    norm = 36.0 if model.rms_norm else 8.0
-    whole = (2.0 * norm + 12.0) * hidden + hidden_routed
-    split = 18.0 * (model.num_heads + model.num_kv_heads) * model.head_size + (10.0 if model.gated_mlp else 12.0) * ffn
-    split_share = np.where(axes.sequence_split, axes.tensor, 1.0)
-    keys = axes.tokens * axes.sequence / axes.micro_batch
-    scores = np.where(axes.is_eager, 24.0 * model.num_heads * keys, 0.0) / axes.tensor
-    fused = profile.elementwise_fraction * (0.45 if profile.compiled else 1.0)
-    return (whole / split_share + split / axes.tensor) * fused * axes.element_bytes / 2.0 + scores
+    causal = 0.5 if model.family is ModelFamily.DECODER else 1.0
+    return 4.0 * width * keys * np.where(axes.is_eager, 1.0, causal)
 
 
 def _traced_work(traced: TracedModule, *, axes: Axes, peak: FloatColumn, gpu: GpuSpec) -> Work:
+    """FLOP as traced at the peak's usual share; each saved byte is written once and read twice."""
     flops = axes.micro_batch * traced.forward_flops_per_sample
     traffic = 3.0 * axes.micro_batch * traced.saved_bytes_per_sample_fp32 * axes.element_bytes / 4.0
     forward = flops / peak + traffic / gpu.memory_bandwidth_bytes_per_s
-    nothing = np.zeros_like(forward)
-    return Work(forward=forward, backward=2.0 * forward, recompute=nothing, host_floor=nothing, flops=3.0 * flops)
+    return Work(forward=forward, backward=2.0 * forward, recompute=np.zeros_like(forward), flops=3.0 * flops)

@@ -11,7 +11,9 @@ from planner.cost.architecture import architecture_of
 from planner.cost.axes import Axes, axes_of
 from planner.cost.calibration import Calibration
 from planner.cost.columns import EstimateColumns, joined
-from planner.cost.memory import KINDS, Memory, MemoryInputs, device_memory
+from planner.cost.inputs import Inputs
+from planner.cost.memory import Memory, device_memory
+from planner.cost.peak import KINDS
 from planner.cost.profile import DEEPSPEED, RuntimeProfile
 from planner.cost.states import moment_bytes
 from planner.cost.steptime import step_time
@@ -41,7 +43,7 @@ def estimate_columns(
     """
     vectors = _vector_share(model)
     optimizer = training.optimizer
-    inputs = MemoryInputs(
+    inputs = Inputs(
         model=model,
         training=training,
         cluster=cluster,
@@ -69,7 +71,7 @@ def _vector_share(model: ModelSpec) -> float:
     return min((vectors + model.num_layers * counts.norm_per_layer) / total, 1.0) if total else 0.0
 
 
-def _estimate_chunk(axes: Axes, *, inputs: MemoryInputs) -> EstimateColumns:
+def _estimate_chunk(axes: Axes, *, inputs: Inputs) -> EstimateColumns:
     memory = device_memory(axes, inputs=inputs)
     time = step_time(axes, inputs=inputs)
     parts = {kind: _whole(memory.peak.parts[kind]) for kind in KINDS}
@@ -117,7 +119,7 @@ def _estimate_chunk(axes: Axes, *, inputs: MemoryInputs) -> EstimateColumns:
     )
 
 
-def _tokens_per_sequence(inputs: MemoryInputs) -> float:
+def _tokens_per_sequence(inputs: Inputs) -> float:
     traced = inputs.model.traced
     return float(traced.tokens_per_sample if traced is not None else inputs.training.seq_len)
 

@@ -13,7 +13,7 @@ from planner.cost.profile import RuntimeProfile
 from planner.spec._record import record
 from planner.spec.columns import BoolColumn, FloatColumn
 from planner.spec.job import TrainingSpec
-from planner.spec.model import ModelSpec
+from planner.spec.model import ModelSpec, TracedModule
 
 FIRST, SECOND, LAST = 0, 1, 2  # the stages that can be the worst (see the module `memory`)
 LATER_STAGES = (SECOND, LAST)
@@ -71,7 +71,9 @@ class RankParameters:
     expert: FloatColumn
     trained_dense: FloatColumn
     trained_expert: FloatColumn
-    largest: float  # one parameter tensor, unsplit
+    layer: FloatColumn  # one layer of this stage
+    head: FloatColumn  # the head's weight, where the stage has it
+    outside: FloatColumn  # embedding, head and final norm, where the stage has them
 
 
 def rank_parameters(
@@ -84,31 +86,20 @@ def rank_parameters(
     to a whole embedding. A tied embedding lives on the first and on the last stage.
     """
     training, profile = options
-    counts, tensor = model.counts, axes.tensor
     if model.traced is not None:
-        whole = np.full(len(axes), float(model.traced.num_parameters))
-        none = np.zeros(len(axes))
-        return RankParameters(
-            dense=whole,
-            expert=none,
-            trained_dense=whole,
-            trained_expert=none,
-            largest=float(model.traced.largest_parameter),
-        )
+        return _traced_parameters(axes, traced=model.traced)
+    counts, tensor = model.counts, axes.tensor
     moe_share = model.num_moe_layers / model.num_layers if model.num_layers else 0.0
-    kv_share = _kv_share(model)
-    kv_split = np.minimum(tensor, max(model.num_kv_heads, 1))
-    attention = counts.attention_per_layer * ((1.0 - kv_share) / tensor + kv_share / kv_split)
-    mlp = ((1.0 - moe_share) * counts.mlp_per_layer + moe_share * counts.shared_experts_per_layer) / tensor
-    per_layer = attention + mlp + counts.norm_per_layer + moe_share * counts.router_per_layer
-    encoder = counts.encoder / max(model.num_encoder_layers, 1) / tensor
-    vocabulary_split = tensor if profile.vocabulary_parallel else np.ones_like(tensor)
-    embedding = counts.embedding / vocabulary_split
-    head = counts.head / tensor if counts.head else np.where(axes.pipeline > 1, embedding, 0.0)
-    dense = shape.layers * per_layer + shape.encoder_layers * encoder + counts.other * shape.has_head
-    dense += shape.has_embedding * (embedding + counts.position_embedding)
-    dense += shape.has_head * (head + counts.final_norm)
-    expert = shape.layers * moe_share * model.num_experts * counts.expert / tensor / axes.expert
+    dense_layer = _dense_layer(axes, model=model, moe_share=moe_share)
+    expert_layer = moe_share * model.num_experts * counts.expert / tensor / axes.expert
+    embedding = counts.embedding / (tensor if profile.vocabulary_parallel else 1.0)
+    tied_copy = np.where(axes.pipeline > 1, embedding, 0.0)
+    head = (counts.head / tensor if counts.head else tied_copy) * shape.has_head
+    outside = shape.has_embedding * (embedding + counts.position_embedding) + head
+    outside = outside + shape.has_head * (counts.final_norm + counts.other)
+    encoder_layer = counts.encoder / max(model.num_encoder_layers, 1) / tensor
+    dense = shape.layers * dense_layer + shape.encoder_layers * encoder_layer + outside
+    expert = shape.layers * expert_layer
     trained_dense, trained_expert = dense, expert
     if training.lora_rank:
         trained_dense = shape.layers * _lora_elements(model, rank=training.lora_rank) / tensor
@@ -119,8 +110,30 @@ def rank_parameters(
         expert=expert,
         trained_dense=trained_dense,
         trained_expert=trained_expert,
-        largest=float(max(counts.embedding, counts.head, model.hidden_size * model.ffn_hidden_size)),
+        layer=dense_layer + expert_layer,
+        head=np.zeros_like(head) if training.lora_rank else head,
+        outside=outside,
     )
+
+
+def _traced_parameters(axes: Axes, *, traced: TracedModule) -> RankParameters:
+    """A traced module is never split but by ZeRO; ZeRO-3 gathers it in pieces of its largest parameter."""
+    whole = np.full(len(axes), float(traced.num_parameters))
+    none = np.zeros_like(whole)
+    largest = np.full_like(whole, float(traced.largest_parameter))
+    return RankParameters(
+        dense=whole, expert=none, trained_dense=whole, trained_expert=none, layer=largest, head=none, outside=none
+    )
+
+
+def _dense_layer(axes: Axes, *, model: ModelSpec, moe_share: float) -> FloatColumn:
+    """Elements of an average layer without its routed experts: keys and values split at most over their heads."""
+    counts, tensor = model.counts, axes.tensor
+    kv_share = _kv_share(model)
+    kv_split = np.minimum(tensor, max(model.num_kv_heads, 1))
+    attention = counts.attention_per_layer * ((1.0 - kv_share) / tensor + kv_share / kv_split)
+    mlp = ((1.0 - moe_share) * counts.mlp_per_layer + moe_share * counts.shared_experts_per_layer) / tensor
+    return attention + mlp + counts.norm_per_layer + moe_share * counts.router_per_layer
 
 
 def _kv_share(model: ModelSpec) -> float:

@@ -16,12 +16,10 @@ class RuntimeProfile:
 
     runtime: Runtime
     # -- what lives on the device
-    master_weights: bool = True  # a separate fp32 copy beside 16-bit weights
     fp32_gradients: bool = False  # gradients accumulate in an fp32 buffer of the whole (local) model
-    sharded_gradients_in_fp32: bool = False
-    bucket_elements: float = 5.0e8  # reduce and all-gather bucket; 0: none
+    bucket_elements: float = 5.0e8  # ZeRO: reduce_bucket_size
     buckets_capped_to_parameters: bool = False  # the emitted config never asks for more than the rank's parameters
-    live_elements_limit: float = 1.0e9  # ZeRO-3: stage3_max_live_parameters; 0: layer by layer
+    live_elements_limit: float = 1.0e9  # ZeRO-3: stage3_max_live_parameters
     prefetch_elements: float = 5.0e7  # ZeRO-3: stage3_prefetch_bucket_size
     vocabulary_parallel: bool = False  # embedding split, logits never whole under tensor parallelism
     norm_saves_fp32_input: bool = True  # Hugging Face's RMSNorm upcasts and autograd keeps the copy
@@ -35,8 +33,15 @@ class RuntimeProfile:
     overlap_gradients_fraction: float = 0.0  # of gradient reduction hidden behind backward, ZeRO 0-2
     overlap_gather_fraction: float = 0.8  # of ZeRO-3's gathers and reductions hidden behind compute
     overlap_tensor_fraction: float = 0.0
-    host_launch_s: float = 9.0e-6  # host time of one kernel launch, Python included
-    kernels_per_layer: float = 60.0  # forward, unfused
+    recomputes_attention_core: bool = False  # what `selective` means, and 16-bit fused softmax with it
+    layer_host_s: float = 2.2e-3  # Python and launches of one layer, forward and backward
+    tensor_layer_host_s: float = 0.8e-3  # more under tensor parallelism: launching its collectives
+    gathered_layer_host_s: float = 8.0e-3  # more for ZeRO-3's hooks: fetch and release around every submodule
+    tensor_update_host_s: float = 1.5e-4  # per parameter tensor in the update: norms, overflow checks, copies
+    micro_batch_host_s: float = 4.0e-3  # once per micro-batch
+    # Bytes moved per owned parameter around the update, beside the states: gradient norm in fp64 (18), overflow check
+    # (2), bucket and partition copies (12), flattening and upcast (10), clipping (8), write-back (6): stage_1_and_2.py.
+    update_copy_bytes: float = 56.0
 
 
 _MIB = float(2**20)
@@ -57,17 +62,17 @@ REFERENCE_TRAINER = RuntimeProfile(
 # gathered ahead, RMSNorm fused (torch.nn.RMSNorm), block-wise torch.compile common but not assumed.
 FSDP = RuntimeProfile(
     runtime=Runtime.FSDP,
-    bucket_elements=0.0,
-    live_elements_limit=0.0,
-    prefetch_elements=0.0,
     vocabulary_parallel=True,
     norm_saves_fp32_input=False,
-    sharded_gradients_in_fp32=True,
     communication_buffer_bytes=64 * _MIB,
     elementwise_fraction=0.6,
     overlap_gradients_fraction=0.8,
     overlap_gather_fraction=0.9,
-    kernels_per_layer=40.0,
+    layer_host_s=1.2e-3,
+    gathered_layer_host_s=0.6e-3,
+    tensor_update_host_s=1.0e-5,
+    micro_batch_host_s=1.0e-3,
+    update_copy_bytes=8.0,
 )
 
 # Megatron-Core: fp32 main gradients for the whole local model (DistributedDataParallel), distributed optimizer as
@@ -75,9 +80,6 @@ FSDP = RuntimeProfile(
 MEGATRON = RuntimeProfile(
     runtime=Runtime.MEGATRON,
     fp32_gradients=True,
-    bucket_elements=0.0,
-    live_elements_limit=0.0,
-    prefetch_elements=0.0,
     vocabulary_parallel=True,
     norm_saves_fp32_input=False,
     fused_gated_activation=True,
@@ -86,8 +88,12 @@ MEGATRON = RuntimeProfile(
     elementwise_fraction=0.35,
     overlap_gradients_fraction=0.0,
     overlap_gather_fraction=0.8,
-    host_launch_s=6.0e-6,
-    kernels_per_layer=25.0,
+    recomputes_attention_core=True,
+    layer_host_s=2.6e-3,
+    gathered_layer_host_s=0.5e-3,
+    tensor_update_host_s=1.0e-5,
+    micro_batch_host_s=1.0e-3,
+    update_copy_bytes=8.0,
 )
 
 PROFILES: dict[Runtime, RuntimeProfile] = {

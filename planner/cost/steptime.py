@@ -8,20 +8,17 @@ from __future__ import annotations
 import numpy as np
 
 from planner.cost.axes import Axes
-from planner.cost.compute import Work, stage_work
+from planner.cost.compute import Work, recomputed_share, stage_work
+from planner.cost.inputs import Inputs
 from planner.cost.links import Group, all_reduce_s, all_to_all_s, ring_gather_s, send_s
-from planner.cost.memory import MemoryInputs
 from planner.cost.parameters import FIRST, LATER_STAGES, StageShape, rank_parameters, stage_shape
 from planner.spec._record import record
 from planner.spec.columns import FloatColumn
 from planner.spec.kinds import DeviceKind
 
-_UPDATE_PASSES = (
-    1.6  # unfused copies, norms and clipping around the update, relative to one read and write of the states
-)
+_TENSORS_PER_LAYER = 10.0  # parameter tensors of a layer
 _HOST_UPDATE_BYTES_PER_S = 6.0e10  # DeepSpeed's CPU Adam is bound by host memory: per process, several share a node
 _NVME_BYTES_PER_S = 3.0e9
-_STEP_HOST_S = 4.0e-3  # DeepSpeed's own Python per micro-batch: hooks, timers, loss scaling
 
 
 @record
@@ -46,7 +43,7 @@ class _StageTime:
         return self.compute + self.recompute + self.tensor + self.host
 
 
-def step_time(axes: Axes, *, inputs: MemoryInputs) -> StepColumns:
+def step_time(axes: Axes, *, inputs: Inputs) -> StepColumns:
     """Seconds of one optimizer step of every candidate.
 
     1F1B: the slowest stage works m micro-batches; the others' first and last passes are the bubble,
@@ -75,7 +72,7 @@ def step_time(axes: Axes, *, inputs: MemoryInputs) -> StepColumns:
     return StepColumns(parts=parts, total=total, model_flops=total_flops)
 
 
-def _slowest_stage(axes: Axes, *, inputs: MemoryInputs) -> tuple[_StageTime, FloatColumn]:
+def _slowest_stage(axes: Axes, *, inputs: Inputs) -> tuple[_StageTime, FloatColumn]:
     """The stage whose micro-batch takes longest, and the model FLOP of a step over all ranks."""
     slowest = _stage_time(stage_shape(FIRST, axes=axes, model=inputs.model), axes=axes, inputs=inputs)
     for stage in LATER_STAGES:
@@ -93,7 +90,7 @@ def _slowest_stage(axes: Axes, *, inputs: MemoryInputs) -> tuple[_StageTime, Flo
     return slowest, _model_flops(axes, inputs=inputs)
 
 
-def _model_flops(axes: Axes, *, inputs: MemoryInputs) -> FloatColumn:
+def _model_flops(axes: Axes, *, inputs: Inputs) -> FloatColumn:
     """FLOP of forward and backward of the whole model on the whole global batch, recompute not counted."""
     whole = stage_shape(0, axes=axes, model=inputs.model)
     everything = StageShape(
@@ -109,13 +106,11 @@ def _model_flops(axes: Axes, *, inputs: MemoryInputs) -> FloatColumn:
     return work.flops * axes.tensor * axes.sequence * axes.data * axes.accumulation
 
 
-def _stage_time(shape: StageShape, *, axes: Axes, inputs: MemoryInputs) -> _StageTime:
+def _stage_time(shape: StageShape, *, axes: Axes, inputs: Inputs) -> _StageTime:
     work = stage_work(shape, axes=axes, model=inputs.model, gpu=inputs.cluster.gpu, profile=inputs.profile)
     compute = work.forward + work.backward
     tensor = _tensor_parallel(shape, axes=axes, work=work, inputs=inputs)
-    is_cpu = inputs.cluster.gpu.device is DeviceKind.CPU
-    floor = np.zeros(len(axes)) if is_cpu else work.host_floor
-    host = np.maximum(floor - compute - work.recompute, 0.0) + _STEP_HOST_S
+    host = _host_wait(shape, axes=axes, inputs=inputs, device_s=compute + work.recompute)
     ranks = axes.tensor * axes.sequence * axes.data
     crosses = ranks >= axes.gpus_per_node
     hidden_bytes = axes.tokens * inputs.model.hidden_size * axes.element_bytes / axes.tensor
@@ -123,7 +118,23 @@ def _stage_time(shape: StageShape, *, axes: Axes, inputs: MemoryInputs) -> _Stag
     return _StageTime(compute=compute, recompute=work.recompute, tensor=tensor, host=host, sends=sends)
 
 
-def _tensor_parallel(shape: StageShape, *, axes: Axes, work: Work, inputs: MemoryInputs) -> FloatColumn:
+def _host_wait(shape: StageShape, *, axes: Axes, inputs: Inputs, device_s: FloatColumn) -> FloatColumn:
+    """Seconds per micro-batch that the device waits for the host.
+
+    Host seconds = layers x (layer + a third of it recomputed + tensor-parallel launches + ZeRO-3's hooks); what exceeds
+    the device's work shows, and the fixed cost of a micro-batch always does. A CPU device does its own launching.
+    """
+    profile = inputs.profile
+    layers = shape.layers + shape.encoder_layers
+    recomputed = recomputed_share(axes, layers=layers)
+    per_layer = profile.layer_host_s * (1.0 + recomputed / 3.0) + (axes.tensor > 1) * profile.tensor_layer_host_s
+    per_layer = per_layer + np.where(axes.zero_stage == 3, profile.gathered_layer_host_s, 0.0)
+    if inputs.cluster.gpu.device is DeviceKind.CPU:
+        return np.full(len(axes), profile.micro_batch_host_s)
+    return np.asarray(np.maximum(layers * per_layer - device_s, 0.0) + profile.micro_batch_host_s)
+
+
+def _tensor_parallel(shape: StageShape, *, axes: Axes, work: Work, inputs: Inputs) -> FloatColumn:
     """Two all-reduces of tokens x h forward and two backward per layer (Shoeybi et al. 2019, arXiv 1909.08053), twice
     forward when recomputing; Ulysses' four all-to-alls and the experts' two, forward and backward."""
     model, cluster = inputs.model, inputs.cluster
@@ -143,7 +154,7 @@ def _tensor_parallel(shape: StageShape, *, axes: Axes, work: Work, inputs: Memor
     return tensor + sequence + expert
 
 
-def _data_parallel(axes: Axes, *, inputs: MemoryInputs, backward_s: FloatColumn) -> FloatColumn:
+def _data_parallel(axes: Axes, *, inputs: Inputs, backward_s: FloatColumn) -> FloatColumn:
     """Gradient reduction and parameter gathering where they show.
 
     Stage 0: all-reduce of e T once a step. Stages 1, 2: reduction of e T (once; stage 2: every micro-batch; DeepSpeed
@@ -176,11 +187,11 @@ def _data_parallel(axes: Axes, *, inputs: MemoryInputs, backward_s: FloatColumn)
     return np.where(stage == 3, third - hidden, below)
 
 
-def _update(axes: Axes, *, inputs: MemoryInputs) -> tuple[FloatColumn, FloatColumn]:
+def _update(axes: Axes, *, inputs: Inputs) -> tuple[FloatColumn, FloatColumn]:
     """Optimizer seconds on the device, and on the host with its transfers.
 
-    Device: states read and written once, gradients read: (2 (4 + moments) + 4 + 2 e) T / n bytes. Host: the same on
-    host memory, gradients and weights over the host link.
+    Device: states read and written once and the copies around them: (2 (4 + moments) + 4 + 2 e + copies) T / n bytes,
+    and the host's loop over parameter tensors. Host: the same on host memory, gradients and weights over its link.
     """
     gpu = inputs.cluster.gpu
     shape = stage_shape(0, axes=axes, model=inputs.model)
@@ -188,9 +199,11 @@ def _update(axes: Axes, *, inputs: MemoryInputs) -> tuple[FloatColumn, FloatColu
     trained = params.trained_dense + params.trained_expert
     shard = params.trained_dense / axes.shards + params.trained_expert / axes.expert_shards
     owned = np.where(axes.zero_stage >= 1, shard, trained)
-    traffic = owned * (2.0 * (4.0 + inputs.moments) + 4.0 + 2.0 * axes.element_bytes) * _UPDATE_PASSES
+    traffic = owned * (2.0 * (4.0 + inputs.moments) + 4.0 + 2.0 * axes.element_bytes + inputs.profile.update_copy_bytes)
     offloaded = axes.offload_optimizer & (axes.zero_stage >= 1)
-    device_s = np.where(offloaded, 0.0, traffic / gpu.memory_bandwidth_bytes_per_s)
+    tensors = (shape.layers + shape.encoder_layers) * _TENSORS_PER_LAYER + 3.0
+    loop_s = tensors * inputs.profile.tensor_update_host_s
+    device_s = np.where(offloaded, 0.0, traffic / gpu.memory_bandwidth_bytes_per_s) + loop_s
     host_link = gpu.host_link_bytes_per_s or 2.5e10
     moved = owned * axes.element_bytes * (1.0 + axes.accumulation)
     host_s = traffic / (_HOST_UPDATE_BYTES_PER_S / np.maximum(axes.gpus_per_node, 1.0) * 2.0) + moved / host_link

@@ -1,0 +1,124 @@
+"""What DeepSpeed keeps on the device, as read in its source.
+
+Symbols: P parameters on the rank after tensor, pipeline and expert splitting; T of them trained; n ranks that ZeRO
+shards over; e bytes of an element; B bucket elements; m micro-batches accumulated. Read in DeepSpeed 0.19.8:
+`runtime/zero/stage_1_and_2.py`, `stage3.py`, `partitioned_param_coordinator.py`, `runtime/bf16_optimizer.py`,
+`runtime/fp16/unfused_optimizer.py`, `runtime/engine.py`; confirmed by the H200 rows within 0.7 %.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from planner.cost.axes import Axes
+from planner.cost.parameters import RankParameters
+from planner.cost.profile import RuntimeProfile
+from planner.cost.states import Held, Shards, States, shards_of
+from planner.spec.columns import PRECISIONS, BoolColumn, FloatColumn
+from planner.spec.kinds import Precision
+
+_SUB_GROUP_ELEMENTS = 1.0e9  # sub_group_size, zero/config.py
+_BF16 = PRECISIONS.index(Precision.BF16)
+
+
+def deepspeed_states(params: RankParameters, *, axes: Axes, profile: RuntimeProfile, moments: float) -> States:
+    """Bytes of states and buffers at each moment.
+
+    Parameters e P, stage 3: e P / n. Master weights and moments (4 + moments) T / n, stage 0: T (in fp32 without a
+    second copy of the weights; ZeRO copies even those). Gradients, buckets, gathered parameters and temporaries: see
+    the functions below.
+    """
+    parts, stage = shards_of(params, axes=axes), axes.zero_stage
+    weights = np.where(stage == 3, parts.weight_shard, parts.local) * axes.element_bytes
+    weights = np.where(axes.offload_param & (stage == 3), 0.0, weights)
+    optimizer = _optimizer_bytes(parts, axes=axes, moments=moments)
+    start, end = _gradient_bytes(parts, axes=axes)
+    bucket, gathered = (
+        _bucket_bytes(parts.local, axes=axes, profile=profile),
+        _gathered(parts, axes=axes, profile=profile),
+    )
+    held = np.where((stage == 3) | ((stage == 1) & (axes.accumulation > 1)), bucket, 0.0) + gathered
+    made = np.where(stage >= 1, bucket, 0.0) + gathered
+    flat_copy = np.where(axes.shards > 1, bucket, 0.0)  # `allreduce_bucket` and `reduce_scatter_coalesced` copy it
+    piped = np.where((stage == 1) & (axes.pipeline > 1), bucket, 0.0)  # `reduce_gradients` adds one for pipelines
+    head = np.where(stage <= 1, params.head * axes.element_bytes, 0.0)
+    update = _step(parts, axes=axes)
+    kept = np.where(stage == 3, bucket, 0.0)
+    return States(
+        loss=Held(parameters=weights, gradients=start, optimizer=optimizer, buffers=held),
+        first_gradient=Held(parameters=weights, gradients=start + head, optimizer=optimizer, buffers=made),
+        backward=Held(parameters=weights, gradients=end, optimizer=optimizer, buffers=made + flat_copy + piped),
+        step=Held(parameters=weights, gradients=update[0], optimizer=optimizer, buffers=update[1] + kept),
+    )
+
+
+def _bf16_pipeline(axes: Axes) -> BoolColumn:
+    """Pipelines at stage 0 in bf16 get BF16_Optimizer, which shards like stage 1 and keeps a second set of gradients
+    (engine.py, `_do_optimizer_sanity_check`); fp16 there keeps everything whole."""
+    found: BoolColumn = (axes.precision == _BF16) & (axes.pipeline > 1) & (axes.zero_stage == 0)
+    return found
+
+
+def _optimizer_bytes(parts: Shards, *, axes: Axes, moments: float) -> FloatColumn:
+    sharded = (axes.zero_stage >= 1) | _bf16_pipeline(axes)
+    has_master = ~axes.is_fp32 | (axes.zero_stage >= 1)
+    offloaded = axes.offload_optimizer & (axes.zero_stage >= 1)
+    owned = np.where(sharded, parts.shard, parts.trained)
+    return np.where(offloaded, 0.0, owned * (moments + 4.0 * has_master))
+
+
+def _gradient_bytes(parts: Shards, *, axes: Axes) -> tuple[FloatColumn, FloatColumn]:
+    """Gradient bytes when the last micro-batch's backward starts, and when it ends.
+
+    Stages 0, 1: e T accumulate in `.grad` (absent at the start when m = 1). Stage 1 then copies its own part (e T / n)
+    out of the bucket. Stage 2: each micro-batch fills a new e T / n (`grads_in_partition`) while the sum of the earlier
+    ones is held: 0 or e T / n, then once more. Stage 3: e T / n, always (`grad_partitions_flat_buffer`).
+    """
+    stage, accumulates = axes.zero_stage, axes.accumulation > 1
+    whole = axes.element_bytes * parts.trained
+    second = np.where(_bf16_pipeline(axes), whole, 0.0)
+    own = axes.element_bytes * parts.shard
+    part = np.where(axes.offload_optimizer & (stage >= 1), 0.0, own)
+    start = np.select(
+        [stage <= 1, stage == 2], [np.where(accumulates, whole, 0.0) + second, np.where(accumulates, part, 0.0)], part
+    )
+    end = np.select(
+        [stage == 0, stage == 1, stage == 2], [whole + second, whole + part, part * (1.0 + accumulates)], part
+    )
+    return start, end
+
+
+def _bucket_bytes(local: FloatColumn, *, axes: Axes, profile: RuntimeProfile) -> FloatColumn:
+    """One contiguous gradient bucket: reduce_bucket_size elements, allocated whole (`setup_buckets`); at stage 0 the
+    flattened copy that is reduced, never more than the gradients."""
+    elements = np.full_like(local, profile.bucket_elements)
+    bounded = np.minimum(elements, local)
+    whole = bounded if profile.buckets_capped_to_parameters else elements
+    return np.where(axes.zero_stage == 0, bounded, whole) * axes.element_bytes
+
+
+def _gathered(parts: Shards, *, axes: Axes, profile: RuntimeProfile) -> FloatColumn:
+    """Full parameters alive in stage 3: prefetching runs ahead of releasing until stage3_max_live_parameters is
+    reached, and overshoots by half a prefetch bucket on average; never more than the rank's own parameters."""
+    live = np.minimum(parts.local, profile.live_elements_limit + 0.5 * profile.prefetch_elements)
+    gathers = (axes.zero_stage == 3) & ((axes.shards > 1) | axes.offload_param)
+    return np.where(gathers, live * axes.element_bytes, 0.0)
+
+
+def _step(parts: Shards, *, axes: Axes) -> tuple[FloatColumn, FloatColumn]:
+    """Gradients and temporaries during the update.
+
+    Stages 1, 2 (`step`): the averaged list e T / n and its flattened copy e T / n are both alive when the fp32 copy
+    4 T / n is made (fp32: no such copy). Stage 3: the same per sub-group of at most 1e9 elements, beside e T / n.
+    Stage 0: e T and an fp32 copy per parameter, 4 T (`FP16_UnfusedOptimizer`; none in fp32). Offloaded: nothing.
+    """
+    element, stage = axes.element_bytes, axes.zero_stage
+    upcast = np.where(axes.is_fp32, 0.0, 4.0)
+    on_device = np.where(axes.offload_optimizer & (stage >= 1), 0.0, 1.0)
+    piped = _bf16_pipeline(axes)
+    whole = element * parts.trained * (1.0 + piped)
+    group = np.minimum(parts.shard, np.where(stage == 3, _SUB_GROUP_ELEMENTS, np.inf))
+    gradients = np.where(stage == 0, whole, element * parts.shard * on_device)
+    temporaries = (element + upcast) * group * on_device
+    unfused = upcast * np.where(piped, parts.shard, parts.trained)
+    return gradients, np.where(stage == 0, unfused, temporaries)
