@@ -7,6 +7,7 @@ from planner.emit.ds_config import bucket_elements, render_ds_config, render_ds_
 from planner.emit.explain import explain_ds_config
 from planner.emit.files import EmittedFile, LaunchPaths
 from planner.emit.launch import render_launch
+from planner.emit.reduced import reduced_differences, reduced_task
 from planner.emit.task import NOT_EMITTED, render_task, render_task_text
 
 __all__ = [
@@ -15,6 +16,8 @@ __all__ = [
     "LaunchPaths",
     "bucket_elements",
     "explain_ds_config",
+    "reduced_differences",
+    "reduced_task",
     "render_ds_config",
     "render_ds_config_text",
     "render_launch",

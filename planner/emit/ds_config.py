@@ -12,6 +12,7 @@ from typing import Any
 
 from planner.emit.optimizer import needs_untested_switch, optimizer_block
 from planner.errors import NotExpressible
+from planner.rules.known_keys import known_keys
 from planner.spec import Candidate, JobSpec, OffloadDevice, OptimizerName, Precision
 
 DsConfig = dict[str, Any]
@@ -30,7 +31,8 @@ def render_ds_config(candidate: Candidate, *, job: JobSpec, deepspeed_version: s
     """The DeepSpeed configuration that runs `candidate` of `job`, as JSON-ready values in a stable key order.
 
     The batch triple is consistent for the data-parallel world that the reference trainer's topology gives DeepSpeed:
-    train_batch_size = micro x accumulation x data_parallel_size. Raises NotExpressible when JSON cannot say it.
+    train_batch_size = micro x accumulation x data_parallel_size. Raises NotExpressible when JSON, or that version of
+    DeepSpeed, cannot say it.
     """
     config: DsConfig = {
         "train_batch_size": candidate.batch.global_batch_size,
@@ -47,6 +49,7 @@ def render_ds_config(candidate: Candidate, *, job: JobSpec, deepspeed_version: s
         config["pipeline"] = {"activation_checkpoint_interval": 0, "pipe_partitioned": True, "grad_partitioned": True}
     config["steps_per_print"] = QUIET_STEPS_PER_PRINT
     config["wall_clock_breakdown"] = False
+    _require_known(config, version=deepspeed_version)
     return config
 
 
@@ -66,6 +69,26 @@ def bucket_elements(candidate: Candidate, *, job: JobSpec) -> int:
     ranks = candidate.layout.tensor_parallel_size * candidate.layout.pipeline_parallel_size
     own = -(-job.model.num_parameters // ranks)
     return min(DEFAULT_BUCKET_ELEMENTS, max(SMALLEST_BUCKET_ELEMENTS, own + own % 2))
+
+
+def _require_known(config: DsConfig, *, version: str) -> None:
+    """Refuse a version of DeepSpeed that does not know a key: at the top level it would ignore it without a word."""
+    blocks = known_keys(version)
+
+    def visit(block: DsConfig, path: str) -> None:
+        table = blocks[path]
+        for key, value in block.items():
+            here = f"{path}.{key}" if path else key
+            if not table.open and key not in table.keys:
+                raise NotExpressible(
+                    f"DeepSpeed {version} does not know {here}",
+                    why="the plan needs this key, and this version would ignore or refuse it",
+                    fix="install a DeepSpeed that this planner was made for: 0.19.6 or newer, below 0.20",
+                )
+            if isinstance(value, dict) and here in blocks:
+                visit(value, here)
+
+    visit(config, "")
 
 
 def _precision(precision: Precision) -> DsConfig:

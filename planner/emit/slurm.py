@@ -50,7 +50,7 @@ def render_slurm(
 
 def directives(job: JobSpec, shape: NodeShape, *, in_plan_dir: bool) -> str:
     """The `#SBATCH` lines: the plan's, then the job's. Raises InputError for an option that Slurm would misread."""
-    chosen = dict(job.launch.slurm)
+    chosen = {name.replace("_", "-"): value for name, value in job.launch.slurm}
     for name, value in chosen.items():
         _check_option(name, value)
     lines = {"job-name": _job_name(job), "nodes": str(shape.nodes), "ntasks-per-node": "1"}

@@ -50,9 +50,9 @@ def all_renderings() -> Iterator[tuple[str, tuple[EmittedFile, ...]]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "files"), list(all_renderings()), ids=lambda value: value if isinstance(value, str) else ""
+    "files", [pytest.param(files, id=name) for name, files in all_renderings()]
 )
-def test_scripts_of_every_launcher_are_clean_shell(name: str, files: tuple[EmittedFile, ...], tmp_path: Path) -> None:
+def test_scripts_of_every_launcher_are_clean_shell(files: tuple[EmittedFile, ...], tmp_path: Path) -> None:
     write_files(tmp_path, files)
     for file in files:
         if file.text.startswith("#!"):
