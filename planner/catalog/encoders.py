@@ -144,7 +144,6 @@ def t5(reader: ConfigReader, config_json: str) -> ModelSpec:
     num_layers = reader.positive("num_decoder_layers", use="decoder layers", default=num_encoder_layers)
     buckets = reader.positive("relative_attention_num_buckets", use="buckets of relative positions", default=32)
     gated = reader.word("feed_forward_proj", use="the feed-forward part", default="relu").startswith("gated")
-    tied = reader.flag("tie_word_embeddings", use="whether head and embedding share weights", default=True)
     attention, mlp = 4 * h * n * d, (3 if gated else 2) * h * f
     counts = ParameterCounts(
         embedding=v * h,
@@ -152,7 +151,7 @@ def t5(reader: ConfigReader, config_json: str) -> ModelSpec:
         mlp_per_layer=mlp,
         norm_per_layer=3 * h,
         final_norm=h,
-        head=0 if tied else v * h,
+        head=0,  # transformers 5 ties T5's head whatever the config says
         encoder=num_encoder_layers * (attention + mlp + 2 * h) + h + buckets * n,
         other=buckets * n,
     )
@@ -172,7 +171,7 @@ def t5(reader: ConfigReader, config_json: str) -> ModelSpec:
         vocab_size=v,
         gated_mlp=gated,
         rms_norm=True,
-        tied_embeddings=tied,
+        tied_embeddings=True,
         attention_dropout_fraction=reader.fraction("dropout_rate", use="dropout of attention", default=0.1),
         hidden_dropout_fraction=reader.fraction("dropout_rate", use="dropout of the residual", default=0.1),
         num_dense_layers=num_layers,
