@@ -112,12 +112,12 @@ class LiveProgress(LineProgress):
             self._bar.reset(self._task, total=outline.max_trials, description="search")
 
     def trial_started(self, number: int, candidate: Candidate) -> None:
-        self._bar.update(self._task, description=f"trial {number}: {short_candidate(candidate)}")
+        self._bar.update(self._task, description=f"trial {number}: {short_candidate(candidate)}", refresh=True)
 
     def trial_ended(self, trial: TrialRecord, *, best: TrialRecord | None) -> None:
         super().trial_ended(trial, best=best)
         self._num_ended += 1
-        self._bar.update(self._task, completed=self._num_ended)
+        self._bar.update(self._task, completed=self._num_ended, refresh=True)
 
     def search_ended(self) -> None:
         self._outline = None

@@ -101,6 +101,8 @@ def format_named(name: str, value: str | int | float | bool) -> str:
 
 def heading_of(name: str) -> str:
     """A field name as a column heading: its unit's suffix goes, since the cells carry the unit."""
+    if name == "tokens_per_s":
+        return "speed"  # a unit without a name
     for suffix, _ in _BY_SUFFIX:
         if name.endswith(suffix) and len(name) > len(suffix):
             name = name.removesuffix(suffix)

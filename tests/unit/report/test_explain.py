@@ -1,0 +1,71 @@
+"""Why this plan, in sentences."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from planner.report import explain_choice
+from planner.spec import Objective, Provenance, RunnerUp
+from tests.unit.report.samples import GIB, MIB, cluster_report, make_measured, quickstart_report
+
+
+def test_choice_after_trials_says_speed_lead_and_distance_to_the_limit() -> None:
+    chosen, lead, memory = explain_choice(quickstart_report())
+    assert chosen.endswith("a step of 400 ms (measured), the fastest of 5 tried out of 96 legal candidates.")
+    assert lead.startswith("It is 7.5% faster than the next best (ZeRO-2, data 2,")
+    assert "ZeRO-1 instead of 2, micro-batch 8 instead of 4" in lead
+    assert "saves most on compute (25.0 ms a step)" in lead
+    assert "412 MiB of 1.00 GiB usable (measured), 612 MiB (60%) from the limit" in memory
+    assert memory.endswith("1 of 5 trials ran out of memory.")
+
+
+def test_choice_without_a_trial_says_that_none_was_tried() -> None:
+    chosen, lead, _ = explain_choice(cluster_report())
+    assert chosen.endswith("(computed), the fastest of 1,480 legal candidates by the model; none was tried.")
+    assert "tensor 4 instead of 8" in lead
+
+
+def test_lead_within_the_spread_of_both_measurements_is_called_a_tie() -> None:
+    report = quickstart_report()
+    noisy = make_measured(step_time_s=0.43, device_used_bytes=GIB // 3, spread_s=0.05)
+    trials = (dataclasses.replace(report.trials[0], outcome=noisy), *report.trials[1:])
+    _, lead, _ = explain_choice(dataclasses.replace(report, trials=trials))
+    assert lead.endswith("closer than their measurements' spread (51.0 ms), so either would do.")
+    _, clear_lead, _ = explain_choice(report)
+    assert "either would do" not in clear_lead
+
+
+def test_lead_without_a_runner_up_says_that_nothing_else_fits() -> None:
+    report = quickstart_report()
+    alone = dataclasses.replace(report, plan=dataclasses.replace(report.plan, runner_up=None))
+    assert explain_choice(alone)[1] == "There is no runner-up: nothing else was found to fit."
+
+
+def test_lead_over_a_candidate_the_report_does_not_hold_names_its_key() -> None:
+    report = quickstart_report()
+    runner_up = RunnerUp(key="tp8-unknown", tokens_per_s=2000.0, kind=Provenance.FITTED)
+    unknown = dataclasses.replace(report, plan=dataclasses.replace(report.plan, runner_up=runner_up))
+    assert explain_choice(unknown)[1] == (
+        "It is 28% faster than the next best (tp8-unknown; 2.00 thousand tokens/s, fitted)."
+    )
+
+
+def test_lead_under_another_objective_admits_that_the_next_is_faster() -> None:
+    report = quickstart_report()
+    faster = RunnerUp(key=report.trials[0].key, tokens_per_s=5120.0, kind=Provenance.MEASURED)
+    cheap = dataclasses.replace(
+        report,
+        plan=dataclasses.replace(report.plan, runner_up=faster),
+        job=dataclasses.replace(report.job, objective=Objective.COST),
+    )
+    chosen, lead, _ = explain_choice(cheap)
+    assert "the cheapest per token of 5 tried" in chosen
+    assert lead.startswith("It is 50% slower than the next best by this objective")
+    assert "saves" not in lead
+
+
+def test_memory_above_the_usable_says_by_how_much() -> None:
+    report = quickstart_report()
+    promise = dataclasses.replace(report.plan.promise, device_used_bytes=GIB + 100 * MIB)
+    over = dataclasses.replace(report, plan=dataclasses.replace(report.plan, promise=promise))
+    assert "100 MiB over the limit" in explain_choice(over)[2]
