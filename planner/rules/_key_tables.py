@@ -1,0 +1,358 @@
+"""The tables of keys of DeepSpeed 0.19.6 to 0.19.8. Read from the released sources; nothing here is decided."""
+
+from __future__ import annotations
+
+from planner.rules.keys import Block, Key, Kind, anything, blocks, booleans, integer, number, text
+
+_V7 = (0, 19, 7)
+_V8 = (0, 19, 8)
+
+
+def _gone(name: str, version: tuple[int, int, int], why: str) -> Key:
+    return Key(name=name, removed=version, removed_why=why)
+
+
+# runtime/constants.py, runtime/config.py, monitor/config.py; removals: runtime/config.py _REMOVED_TOP_LEVEL_CONFIG_KEYS
+_TOP = Block(
+    path="",
+    keys=(
+        integer("train_batch_size", lowest=1),
+        integer("train_micro_batch_size_per_gpu", lowest=1),
+        integer("gradient_accumulation_steps", lowest=1),
+        number("gradient_clipping", lowest=0),
+        number("gradient_predivide_factor"),
+        text("gradient_allreduce_op", choices=("mean", "sum")),
+        text("communication_data_type", choices=("fp16", "bf16", "fp32"), nullable=True),
+        text("seq_parallel_communication_data_type", choices=("fp16", "bf16", "fp32"), nullable=True),
+        Key(name="steps_per_print", kind=Kind.INTEGER, nullable=True),
+        *booleans("managed_gradient_accumulation", "prescale_gradients", "disable_allgather", "dump_state"),
+        *booleans("zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "wall_clock_breakdown"),
+        *booleans("memory_breakdown", "dataloader_drop_last", "use_data_before_expert_parallelism"),
+        Key(name="disable_python_gc", kind=Kind.BOOLEAN, since=_V8),
+        integer("sequence_parallel_size", lowest=1),
+        integer("data_parallel_size", lowest=1),
+        *anything("vocabulary_size", "log_level", "datastates_ckpt", "allgather_size"),
+        # Keep: Kind.ANY, because DeepSpeed still takes the old boolean form.
+        Key(name="zero_optimization"),
+        *blocks("optimizer", "scheduler", "fp16", "data_types", "torch_autocast", "activation_checkpointing"),
+        Key(name="bf16", kind=Kind.BLOCK, aliases=("bfloat16",)),
+        *blocks("pipeline", "tensor_parallel", "expert_parallel", "compile", "flops_profiler", "comms_logger", "aio"),
+        *blocks("autotuning", "checkpoint", "tensorboard", "wandb", "csv_monitor", "comet", "timers", "hybrid_engine"),
+        *blocks("data_efficiency", "weight_quantization"),
+        _gone("nebula", _V7, "Nebula checkpointing was removed"),
+        _gone("compression_training", _V7, "the compression library was removed"),
+        _gone("quantize_training", _V7, "mixture-of-quantization was removed"),
+        _gone("sparse_attention", _V7, "sparse attention was removed"),
+        _gone("amp", _V8, "Apex AMP was removed; use fp16, bf16 or torch_autocast"),
+        _gone("sparse_gradients", _V8, "sparse gradients of dense embeddings were removed"),
+        _gone("eigenvalue", _V8, "mixture-of-quantization was removed"),
+        _gone("elasticity", _V8, "elastic training was removed; set the batch keys directly"),
+        _gone("graph_harvesting", _V8, "graph harvesting was removed"),
+        _gone("curriculum_learning", _V8, "use data_efficiency.data_sampling.curriculum_learning"),
+        _gone("progressive_layer_drop", _V8, "progressive layer dropping was removed"),
+    ),
+)
+
+
+def _stage3(name: str, kind: Kind = Kind.BOOLEAN) -> Key:
+    lowest = 0 if kind is Kind.INTEGER else None
+    return Key(name=f"stage3_{name}", kind=kind, aliases=(name,), lowest=lowest)
+
+
+def _deprecated(name: str, replaced_by: str) -> Key:
+    return Key(name=name, kind=Kind.BOOLEAN, nullable=True, replaced_by=replaced_by)
+
+
+# runtime/zero/config.py
+_ZERO = Block(
+    path="zero_optimization",
+    strict=True,
+    keys=(
+        integer("stage", lowest=0, highest=3),
+        *booleans("contiguous_gradients", "reduce_scatter", "use_multi_rank_bucket_allreduce", "allgather_partitions"),
+        *booleans("load_from_fp32_weights", "elastic_checkpoint", "ignore_unused_parameters", "legacy_stage1"),
+        *booleans("round_robin_gradients", "zero_quantized_weights", "zero_quantized_nontrainable_weights"),
+        *booleans("zero_quantized_gradients", "memory_efficient_linear", "pipeline_loading_checkpoint"),
+        *booleans("override_module_apply", "log_trace_cache_warnings", "enable_sanity_checks"),
+        *booleans("save_muon_momentum_buffer_in_memory"),
+        Key(name="overlap_comm", kind=Kind.BOOLEAN, nullable=True),
+        Key(name="compute_grad_norm", kind=Kind.BOOLEAN, since=_V7),
+        Key(name="parameter_alignment", kind=Kind.BOOLEAN, since=_V7),
+        integer("reduce_bucket_size", lowest=1),
+        integer("allgather_bucket_size", lowest=0),
+        integer("sub_group_size", lowest=0),
+        integer("zero_hpz_partition_size", lowest=0),
+        _stage3("prefetch_bucket_size", Kind.INTEGER),
+        _stage3("param_persistence_threshold", Kind.INTEGER),
+        _stage3("model_persistence_threshold", Kind.INTEGER),
+        _stage3("max_live_parameters", Kind.INTEGER),
+        _stage3("max_reuse_distance", Kind.INTEGER),
+        _stage3("gather_16bit_weights_on_model_save"),
+        integer("stage3_module_granularity_threshold", aliases=("module_granularity_threshold",)),
+        _stage3("use_all_reduce_for_fetch_params"),
+        _stage3("allgather_sequential"),
+        *(Key(name=name, kind=Kind.BLOCK, nullable=True) for name in ("offload_param", "offload_optimizer", "zenflow")),
+        *blocks("leaf_module"),
+        _deprecated("cpu_offload", "offload_optimizer"),
+        _deprecated("cpu_offload_param", "offload_param"),
+        _deprecated("cpu_offload_use_pin_memory", "offload_optimizer.pin_memory"),
+        _deprecated("stage3_gather_fp16_weights_on_model_save", "stage3_gather_16bit_weights_on_model_save"),
+        _gone("mics_shard_size", _V7, "MiCS was removed"),
+        _gone("mics_hierarchical_params_gather", _V7, "MiCS was removed"),
+        _gone("zeropp_loco_param", _V8, "LoCo-Zero++ was removed"),
+    ),
+)
+
+_DEVICES = ("none", "cpu", "nvme")
+
+# runtime/zero/offload_config.py
+_OFFLOAD_PARAM = Block(
+    path="zero_optimization.offload_param",
+    strict=True,
+    keys=(
+        text("device", choices=_DEVICES),
+        text("nvme_path", nullable=True),
+        integer("buffer_count", lowest=0),
+        integer("buffer_size", lowest=0),
+        integer("max_in_cpu", lowest=0),
+        *booleans("pin_memory"),
+    ),
+)
+_OFFLOAD_OPTIMIZER = Block(
+    path="zero_optimization.offload_optimizer",
+    strict=True,
+    keys=(
+        text("device", choices=_DEVICES),
+        text("nvme_path", nullable=True),
+        integer("buffer_count", lowest=0),
+        *booleans("pin_memory", "pipeline_read", "pipeline_write", "fast_init", "super_offload"),
+        number("ratio", lowest=0, highest=1),
+        number("cpuadam_cores_perc", lowest=0, highest=1),
+    ),
+)
+
+# runtime/zenflow/zenflow_config.py, runtime/zero/leaf_module_config.py
+_ZENFLOW = Block(
+    path="zero_optimization.zenflow",
+    strict=True,
+    keys=(
+        number("topk_ratio", lowest=0, highest=1),
+        text("select_strategy", choices=("auto", "step", "epoch")),
+        *anything("select_interval", "update_interval", "steps_per_epoch"),
+        *booleans("overlap_step", "offload"),
+        number("auto_ratio", lowest=0, highest=1),
+        integer("full_warm_up_rounds"),
+        number("pt_reserved_cores_perc", lowest=0, highest=1),
+    ),
+)
+_LEAF_MODULE = Block(
+    path="zero_optimization.leaf_module", strict=True, keys=anything("classes", "names", "name_suffixes")
+)
+
+# runtime/precision_config.py
+_FP16 = Block(
+    path="fp16",
+    strict=True,
+    keys=(
+        *booleans("enabled", "auto_cast", "consecutive_hysteresis", "fp16_master_weights_and_grads"),
+        number("loss_scale", lowest=0),
+        integer("initial_scale_power"),
+        integer("loss_scale_window"),
+        integer("hysteresis"),
+        integer("min_loss_scale"),
+    ),
+)
+_BF16 = Block(
+    path="bf16",
+    strict=True,
+    keys=booleans(
+        "enabled",
+        "immediate_grad_update",
+        "check_grad_overflow",
+        "bf16_master_weights_and_grads",
+        "bf16_optimizer_states",
+    ),
+)
+
+# runtime/config.py
+_DTYPES = ("fp32", "fp16", "bf16", "float32", "float16", "bfloat16", "float", "half", "int8")
+_DATA_TYPES = Block(
+    path="data_types",
+    keys=(
+        *(text(name, choices=_DTYPES, nullable=True) for name in ("grad_accum_dtype", "param_dtype", "buffer_dtype")),
+        Key(name="keep_in_fp32_modules", since=_V8),
+    ),
+)
+_AUTOCAST = Block(
+    path="torch_autocast", keys=(*booleans("enabled"), *anything("dtype", "lower_precision_safe_modules"))
+)
+_OPTIMIZER = Block(path="optimizer", keys=(text("type"), *blocks("params"), *booleans("legacy_fusion")))
+_SCHEDULER = Block(path="scheduler", keys=(text("type", nullable=True), *blocks("params")))
+_CHECKPOINT = Block(
+    path="checkpoint",
+    keys=(
+        *anything("tag_validation", "checkpoint_serialization", "writer", "parallel_write"),
+        *booleans("load_universal", "use_node_local_storage"),
+    ),
+)
+_PIPELINE = Block(
+    path="pipeline",
+    keys=(
+        integer("activation_checkpoint_interval", lowest=0),
+        *booleans("pipe_partitioned", "grad_partitioned", "use_reentrant"),
+        *anything("stages", "partition", "seed_layers"),
+    ),
+)
+
+# runtime/activation_checkpointing/config.py
+_CHECKPOINTING = Block(
+    path="activation_checkpointing",
+    keys=(
+        *booleans("partition_activations", "contiguous_memory_optimization", "synchronize_checkpoint_boundary"),
+        *booleans("profile", "cpu_checkpointing"),
+        Key(name="number_checkpoints", kind=Kind.INTEGER, nullable=True),
+    ),
+)
+
+# runtime/tensor_parallel/config.py
+_TENSOR_PARALLEL = Block(
+    path="tensor_parallel",
+    strict=True,
+    keys=(
+        integer("autotp_size", lowest=0),
+        *booleans("tp_overlap_comm", "keep_module_on_host"),
+        Key(name="vocab_parallel_lm_head", kind=Kind.BOOLEAN, nullable=True, since=_V8),
+        Key(name="vocab_parallel_ce_backend", kind=Kind.TEXT, choices=("torch", "liger"), since=_V8),
+        Key(name="tp", kind=Kind.BLOCK, aliases=("tensor_parallel",)),
+        Key(name="kernel_inject", kind=Kind.BOOLEAN, aliases=("replace_with_kernel_inject",)),
+        *anything("dtype", "injection_policy_tuple", "partition_config", "preset_model"),
+    ),
+)
+_TP = Block(
+    path="tensor_parallel.tp",
+    strict=True,
+    keys=(integer("tp_size", lowest=1), integer("tp_grain_size", lowest=1), *anything("mpu", "tp_group")),
+)
+
+# module_inject/auto_ep_config.py
+_EXPERT_PARALLEL = Block(
+    path="expert_parallel",
+    keys=(
+        *booleans("enabled", "use_grouped_mm", "disable_triton_grouped_mm", "validate_folding_routing"),
+        integer("autoep_size", lowest=1),
+        integer("expert_tensor_parallel_size", lowest=1),
+        *anything("preset_model", "moe_layer_pattern", "expert_pattern", "router_pattern", "route_norm", "route_scale"),
+        *anything("score_apply", "combine_impl", "num_expert_groups", "num_limited_groups", "score_func", "top_k"),
+        *anything("routed_scaling_factor", "load_balance_coeff", "expert_w1", "expert_w2", "expert_w3"),
+        *anything("num_experts_attr", "top_k_attr", "has_shared_experts", "shared_experts_pattern"),
+        *anything("shared_experts_gate_pattern"),
+        *(
+            Key(name=name, since=_V7)
+            for name in ("comm_backend", "comm_num_sm", "comm_qp_margin", "comm_max_tokens_per_rank")
+        ),
+        *(
+            Key(name=name, since=_V8)
+            for name in ("async_split_plan", "row_weighting_impl", "gate_up_impl", "expert_activation")
+        ),
+    ),
+)
+
+# compile/config.py
+_COMPILE = Block(
+    path="compile",
+    strict=True,
+    keys=(
+        *booleans("deepcompile", "free_activation", "offload_activation", "offload_activation_pin_memory"),
+        *booleans("offload_opt_states", "double_buffer", "symmetric_memory", "debug_log", "offload_parameters"),
+        *booleans("sync_before_reduce", "sync_after_reduce", "sync_before_allgather", "sync_after_allgather"),
+        *booleans("keep_int_input_tensors", "keep_all_input_tensors"),
+        integer("free_activation_threshold"),
+        Key(name="passes", kind=Kind.LIST, nullable=True),
+        Key(name="autoep_non_moe", kind=Kind.BOOLEAN, since=_V8),
+    ),
+)
+
+# profiling/config.py, comm/config.py, swap_tensor/constants.py, monitor/config.py, utils/config.py
+_FLOPS_PROFILER = Block(
+    path="flops_profiler",
+    keys=(
+        *booleans("enabled", "detailed"),
+        *anything("recompute_fwd_factor", "profile_step", "module_depth", "top_modules", "output_file"),
+    ),
+)
+_COMMS_LOGGER = Block(
+    path="comms_logger", strict=True, keys=(*booleans("enabled", "prof_all", "verbose", "debug"), *anything("prof_ops"))
+)
+_AIO = Block(
+    path="aio",
+    keys=(
+        integer("block_size", lowest=1),
+        integer("queue_depth", lowest=1),
+        integer("intra_op_parallelism", lowest=1),
+        *booleans("single_submit", "overlap_events", "use_gds"),
+    ),
+)
+_MONITORS = tuple(
+    Block(path=path, strict=True, keys=(*booleans("enabled"), *anything(*names)))
+    for path, names in (
+        ("tensorboard", ("output_path", "job_name")),
+        ("csv_monitor", ("output_path", "job_name")),
+        ("wandb", ("group", "team", "project")),
+        (
+            "comet",
+            (
+                *("samples_log_interval", "project", "workspace", "api_key"),
+                *("experiment_name", "experiment_key", "online", "mode"),
+            ),
+        ),
+    )
+)
+_TIMERS = (
+    Block(path="timers", keys=blocks("throughput")),
+    Block(path="timers.throughput", strict=True, keys=booleans("enabled", "synchronized")),
+)
+_HYBRID_ENGINE = Block(
+    path="hybrid_engine",
+    strict=True,
+    keys=(
+        *booleans("enabled", "release_inference_cache", "pin_parameters", "enable_cuda_graph"),
+        integer("max_out_tokens"),
+        integer("inference_tp_size"),
+        integer("tp_gather_partition_size"),
+    ),
+)
+
+# Blocks whose inside belongs to other programs or is free-form: any key is taken.
+_OPEN = tuple(
+    Block(path=path, open=True, keys=())
+    for path in ("optimizer.params", "scheduler.params", "data_efficiency", "weight_quantization", "autotuning")
+)
+
+BLOCKS: tuple[Block, ...] = (
+    _TOP,
+    _ZERO,
+    _OFFLOAD_PARAM,
+    _OFFLOAD_OPTIMIZER,
+    _ZENFLOW,
+    _LEAF_MODULE,
+    _FP16,
+    _BF16,
+    _DATA_TYPES,
+    _AUTOCAST,
+    _OPTIMIZER,
+    _SCHEDULER,
+    _CHECKPOINT,
+    _PIPELINE,
+    _CHECKPOINTING,
+    _TENSOR_PARALLEL,
+    _TP,
+    _EXPERT_PARALLEL,
+    _COMPILE,
+    _FLOPS_PROFILER,
+    _COMMS_LOGGER,
+    _AIO,
+    *_MONITORS,
+    *_TIMERS,
+    _HYBRID_ENGINE,
+    *_OPEN,
+)

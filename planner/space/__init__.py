@@ -1,0 +1,36 @@
+"""What may vary: the legal candidates of a job, how many combinations each rule refused, and what would mend a job
+that has none.
+
+Judges by the masks of `planner.rules`; prices nothing, tries nothing.
+"""
+
+from planner.space.axes import (
+    CHECKPOINTED_SHARES,
+    MICRO_BATCH_LIMIT,
+    AxisValues,
+    LeftOutAxis,
+    World,
+    axis_values,
+    checkpointing_codes,
+    rule_context,
+)
+from planner.space.enumeration import Rejection, Space, enumerate_candidates
+from planner.space.explanation import NamedLayout, explain_empty, nearest_miss, refusals_of
+
+__all__ = [
+    "CHECKPOINTED_SHARES",
+    "MICRO_BATCH_LIMIT",
+    "AxisValues",
+    "LeftOutAxis",
+    "NamedLayout",
+    "Rejection",
+    "Space",
+    "World",
+    "axis_values",
+    "checkpointing_codes",
+    "enumerate_candidates",
+    "explain_empty",
+    "nearest_miss",
+    "refusals_of",
+    "rule_context",
+]
