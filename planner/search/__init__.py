@@ -11,6 +11,7 @@ from planner.errors import InputError, Interrupted, did_you_mean
 from planner.search.preview import SearchPreview, expected_left_s, preview_search
 from planner.search.problem import SAMPLERS, Clock, Evaluator, Priors, SearchPorts, SearchProblem
 from planner.search.result import SearchResult
+from planner.search.scoring import memory_bytes, utilities, world_sizes
 from planner.search.storage import StudyKind, StudyPlace, study_place
 from planner.search.winner import Choice, choose_winner
 from planner.spec.trial import TrialRecord
@@ -29,9 +30,12 @@ __all__ = [
     "StudyPlace",
     "choose_winner",
     "expected_left_s",
+    "memory_bytes",
     "preview_search",
     "run_search",
     "study_place",
+    "utilities",
+    "world_sizes",
 ]
 
 

@@ -1,0 +1,194 @@
+"""A job before anything runs: its legal candidates, what the model says of them, what will be tried. Pure.
+
+Owns joining `space` and `cost`, and the refusal when nothing legal can fit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from planner.app.ability import Ability
+from planner.app.progress import OutlinedCandidate, SearchOutline
+from planner.cost import REFERENCE_TRAINER, Calibration, EstimateColumns, estimate_columns, screened_out
+from planner.errors import NoFeasiblePlan
+from planner.report import CandidateRow
+from planner.report.units import format_bytes
+from planner.search import Priors, SearchProblem, preview_search, utilities, world_sizes
+from planner.space import Space, enumerate_candidates, explain_empty
+from planner.spec import Candidate, Estimate, JobSpec, TrialMode, TrialRecord
+from planner.spec._record import record
+from planner.spec.columns import BoolColumn, CandidateColumns, IntColumn, candidate_at, columns_of
+
+NUM_SHOWN = 5  # candidates shown of a kind: those tried first, the best untried, the screened
+NODE_FACTORS = (2, 4, 8, 16, 32, 64)  # larger clusters that are looked at when nothing fits
+_NO_CALIBRATION = Calibration()
+VALIDATION_S = 60.0  # at most, on two cores: importing, and a few small ranks
+
+
+@record
+class Draft:
+    """`order` ranks all legal candidates by the model, best first: those that fit before those that do not.
+
+    `screened` marks those that no trial is spent on.
+    """
+
+    job: JobSpec
+    space: Space
+    estimates: EstimateColumns
+    screened: BoolColumn
+    order: IntColumn
+
+    @property
+    def columns(self) -> CandidateColumns:
+        return self.space.columns
+
+    def fitting(self) -> BoolColumn:
+        """Candidates that a plan may promise without a trial: both the upper bound of what they cannot do without and
+        what they would really take (blocks that the allocator keeps included) leave the job's headroom free."""
+        limit = self.estimates.usable_bytes * (1.0 - self.job.memory_headroom_fraction)
+        needed = np.maximum(self.estimates.high_bytes, self.estimates.device_used_bytes)
+        fits: BoolColumn = self.estimates.fits & (needed <= limit)
+        return fits
+
+    def row(self, index: int) -> CandidateRow:
+        """One candidate with its estimate."""
+        candidate = candidate_at(self.columns, index, num_layers=self.job.model.num_layers)
+        return CandidateRow(key=candidate.key, candidate=candidate, estimate=self.estimates.record_at(index))
+
+
+def draft_plan(job: JobSpec) -> Draft:
+    """Enumerate, price and screen. Raises NoFeasiblePlan when nothing is legal or everything is too large."""
+    space = enumerate_candidates(job)
+    if not len(space.columns):
+        raise explain_empty(space, job)
+    estimates = _estimate(job, space.columns)
+    draft = Draft(
+        job=job, space=space, estimates=estimates, screened=screened_out(estimates), order=np.array([], dtype=np.int64)
+    )
+    if draft.screened.all():
+        raise _nothing_fits(draft)
+    return replace(draft, order=_ranked(draft))
+
+
+def search_problem(draft: Draft, *, seed: int, machine: str) -> SearchProblem:
+    """The candidates worth trying, as the search takes them. Its rows are those of `draft` that are not screened."""
+    estimates, kept = draft.estimates, ~draft.screened
+    priors = Priors(
+        tokens_per_s=estimates.tokens_per_s[kept],
+        step_time_s=estimates.step_time_s[kept],
+        memory_bytes=estimates.device_used_bytes[kept].astype(np.float64),
+        low_bytes=estimates.low_bytes[kept].astype(np.float64),
+        high_bytes=estimates.high_bytes[kept].astype(np.float64),
+        fits=estimates.fits[kept],
+    )
+    return SearchProblem(
+        columns=draft.columns.take(kept),
+        priors=priors,
+        policy=draft.job.trials,
+        seed=seed,
+        usable_bytes=estimates.usable_bytes,
+        memory_headroom_fraction=draft.job.memory_headroom_fraction,
+        objective=draft.job.objective,
+        num_layers=draft.job.model.num_layers,
+        machine=machine,
+    )
+
+
+def outline_search(
+    draft: Draft, ability: Ability, *, problem: SearchProblem, done: tuple[TrialRecord, ...], validate: bool
+) -> SearchOutline:
+    """What will be tried, and at most how long it takes, before any of it happens."""
+    job, runs = draft.job, ability.mode is not TrialMode.NONE
+    preview = preview_search(problem, done=done)
+    kept = np.flatnonzero(~draft.screened)
+    first = [int(kept[row]) for row in preview.first_rows] if runs else draft.order[:NUM_SHOWN].tolist()
+    longest_s = preview.longest_s if runs else 0.0
+    return SearchOutline(
+        job_name=job.model.name,
+        mode=ability.mode,
+        world_size=job.cluster.world_size,
+        device_name=job.cluster.gpu.name,
+        usable_bytes=draft.estimates.usable_bytes,
+        num_combinations=draft.space.num_combinations,
+        num_candidates=len(draft.columns),
+        num_screened=int(draft.screened.sum()),
+        max_trials=preview.num_trials if runs else 0,
+        longest_s=longest_s + (VALIDATION_S if validate else 0.0),
+        num_trials_done=len(done),
+        first_candidates=tuple(_outlined(draft.row(index)) for index in first),
+        rejected=tuple((rejection.rule, rejection.count) for rejection in draft.space.rejections),
+        left_out_axes=tuple((axis.axis, axis.reason) for axis in draft.space.left_out_axes),
+        trials_note=ability.note,
+    )
+
+
+def _outlined(row: CandidateRow) -> OutlinedCandidate:
+    return OutlinedCandidate(
+        key=row.key,
+        tokens_per_s=row.estimate.tokens_per_s,
+        high_bytes=row.estimate.memory.high_bytes,
+        kind=row.estimate.kind,
+    )
+
+
+def _estimate(
+    job: JobSpec, columns: CandidateColumns, *, calibration: Calibration = _NO_CALIBRATION
+) -> EstimateColumns:
+    return estimate_columns(
+        columns,
+        model=job.model,
+        training=job.training,
+        cluster=job.cluster,
+        profile=REFERENCE_TRAINER,
+        calibration=calibration,
+    )
+
+
+def estimate_candidates(
+    job: JobSpec, candidates: tuple[Candidate, ...], *, calibration: Calibration = _NO_CALIBRATION
+) -> tuple[Estimate, ...]:
+    """What the (calibrated) model says of these candidates."""
+    columns = columns_of(candidates, gpus_per_node=job.cluster.gpus_per_node)
+    estimates = _estimate(job, columns, calibration=calibration)
+    return tuple(estimates.record_at(row) for row in range(len(candidates)))
+
+
+def _ranked(draft: Draft) -> IntColumn:
+    score = utilities(np.log(draft.estimates.tokens_per_s), world_sizes(draft.columns), draft.job.objective)
+    return np.lexsort((-score, ~draft.fitting(), draft.screened))
+
+
+def nearest_to_fitting(draft: Draft) -> CandidateRow:
+    """The candidate that needs the least memory."""
+    return draft.row(int(np.argmin(draft.estimates.high_bytes)))
+
+
+def _nothing_fits(draft: Draft) -> NoFeasiblePlan:
+    nearest = nearest_to_fitting(draft)
+    memory = nearest.estimate.memory
+    return NoFeasiblePlan(
+        f"none of the {len(draft.columns)} legal candidates fits into memory",
+        why=f"the nearest, {nearest.key}, needs at least {format_bytes(memory.low_bytes)} a device of "
+        f"{format_bytes(memory.usable_bytes)} usable, and up to {format_bytes(memory.host_bytes)} of "
+        f"{format_bytes(memory.host_usable_bytes)} host memory a node (computed)",
+        fix=what_would_fit(draft.job),
+        tally=(("too-large-for-memory", len(draft.columns)),),
+    )
+
+
+def what_would_fit(job: JobSpec) -> str:
+    """The smallest larger cluster of the same nodes on which something fits with headroom, in words."""
+    for factor in NODE_FACTORS:
+        nodes = job.cluster.nodes * factor
+        larger = replace(job, cluster=replace(job.cluster, nodes=nodes))
+        space = enumerate_candidates(larger)
+        if not len(space.columns):
+            continue
+        estimates = _estimate(larger, space.columns)
+        trial = Draft(job=larger, space=space, estimates=estimates, screened=~estimates.fits, order=np.array([0]))
+        if trial.fitting().any():
+            gpus = larger.cluster.world_size
+            return f"{nodes} such nodes ({gpus} GPUs) would hold it; or use a shorter seq_len or a GPU with more memory"
+    return "use a GPU with more memory, a shorter seq_len, or a smaller model; more of these nodes alone do not help"

@@ -1,0 +1,169 @@
+"""The main job: from a job file to a plan folder whose files have run.
+
+Owns the order of the steps. What is decided is pure and elsewhere: the candidates (`draft`), the choice (`selection`),
+the gates (`validate`), the folder's contents (`write`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.app.ability import Ability, decide_trials
+from planner.app.draft import Draft, draft_plan, outline_search, search_problem
+from planner.app.jobs import read_job
+from planner.app.progress import Progress, SearchOutline
+from planner.app.requests import PlanRequest, PlanResult
+from planner.app.selection import Selection, calibrate, select_by_model, select_by_trials
+from planner.app.trials import TrialEvaluator, open_pool
+from planner.app.validate import validate_selection
+from planner.app.write import PlanParts, write_plan_folder
+from planner.errors import InputError, NotExpressible
+from planner.jobfile import dump_job, job_hash
+from planner.rundir import RunDir, names
+from planner.search import SearchPorts, SearchProblem, SearchResult, run_search, study_place
+from planner.spec import JobSpec, TrialMode, TrialRecord, ValidationStep
+from planner.spec._record import record
+from planner.trial import Machine, probe_machine
+
+# Choices that may fail validation before the planner gives up: one failing is bad luck, three are a wrong environment.
+MAX_CHOICES = 3
+
+
+@record
+class Planning:
+    """One planning: what it works on and whom it tells."""
+
+    request: PlanRequest
+    job: JobSpec
+    machine: Machine
+    ability: Ability
+    draft: Draft
+    problem: SearchProblem
+    console: Progress
+
+    @property
+    def runs_trials(self) -> bool:
+        return self.ability.mode is not TrialMode.NONE
+
+
+def plan_job(request: PlanRequest, *, console: Progress) -> PlanResult:
+    """Plan one job file into its folder; with `dry_run`, only say what would be tried.
+
+    Raises PlannerError for every expected end that is not a plan; what had ended by then stays in the folder.
+    """
+    planning = _prepare(request, console=console)
+    if request.dry_run:
+        return PlanResult(plan_dir=request.out_dir, outline=_outline(planning, ()))
+    run_dir = RunDir.create(request.out_dir, job_hash(planning.job))
+    with run_dir.locked():
+        return _plan_in(run_dir, planning)
+
+
+def _prepare(request: PlanRequest, *, console: Progress) -> Planning:
+    console.stage("read the job")
+    machine = probe_machine()
+    job = read_job(request, machine=machine)
+    ability = decide_trials(job, machine)
+    console.stage("enumerate and price the candidates")
+    draft = draft_plan(job)
+    seed = job.training.seed if request.seed is None else request.seed
+    problem = search_problem(draft, seed=seed, machine=machine.fingerprint)
+    shared = any(gpu.processes for gpu in machine.gpus)
+    return Planning(
+        request=request,
+        job=job,
+        machine=machine,
+        ability=ability,
+        draft=draft,
+        problem=replace(problem, machine_is_shared=shared),
+        console=console,
+    )
+
+
+def _outline(planning: Planning, done: tuple[TrialRecord, ...]) -> SearchOutline:
+    return outline_search(
+        planning.draft, planning.ability, problem=planning.problem, done=done, validate=planning.request.validate
+    )
+
+
+def _plan_in(run_dir: RunDir, planning: Planning) -> PlanResult:
+    done = run_dir.read_trials()
+    if done and not planning.request.resume:
+        raise InputError(
+            f"{run_dir.path} already holds {len(done)} trials of this job",
+            why="a new search would mix with them",
+            fix="add --resume to go on from them, or choose another folder with --out",
+        )
+    run_dir.write_text(names.JOB, dump_job(planning.job))
+    outline = _outline(planning, tuple(trial for trial in done if trial.machine == planning.machine.fingerprint))
+    planning.console.search_started(outline)
+    result = _search(run_dir, planning, done=done) if planning.runs_trials else None
+    planning.console.search_ended()
+    selection, validation = _choose(run_dir, planning, result)
+    planning.console.stage("write the plan folder")
+    parts = PlanParts(
+        selection=selection,
+        validation=validation,
+        job=planning.job,
+        machine=planning.machine,
+        draft=planning.draft,
+        trials_note=planning.ability.note,
+    )
+    plan, report, files = write_plan_folder(run_dir, parts, job_path=planning.request.job_path)
+    return PlanResult(plan_dir=run_dir.path, outline=outline, plan=plan, report=report, files=files)
+
+
+def _search(run_dir: RunDir, planning: Planning, *, done: tuple[TrialRecord, ...]) -> SearchResult:
+    place = study_place(run_dir, url=planning.request.storage)
+    if place.note:
+        planning.console.note(place.note)
+    console = planning.console
+
+    def keep(trial: TrialRecord, best: TrialRecord | None) -> None:
+        run_dir.append_trial(trial)
+        console.trial_ended(trial, best=best)
+
+    device = planning.job.cluster.gpu.device
+    with open_pool(device, job=planning.job, job_path=planning.request.job_path) as pool:
+        evaluator = TrialEvaluator(
+            planning.job, pool=pool, run_dir=run_dir, machine=planning.machine, on_start=console.trial_started
+        )
+        ports = SearchPorts(evaluator=evaluator, place=place, on_trial=keep)
+        return run_search(planning.problem, ports=ports, done=done)
+
+
+def _choose(
+    run_dir: RunDir, planning: Planning, result: SearchResult | None
+) -> tuple[Selection, tuple[ValidationStep, ...]]:
+    """The best choice that passes validation. Raises NotExpressible when the first few do not."""
+    refused: dict[str, str] = {}
+    while len(refused) < MAX_CHOICES:
+        selection = _select(planning, result, refused=frozenset(refused))
+        if not planning.request.validate:
+            return selection, ()
+        planning.console.stage(f"validate {selection.candidate.key}")
+        validation = validate_selection(
+            selection,
+            job=planning.job,
+            machine=planning.machine,
+            log_path=run_dir.file(f"{names.LOGS_DIR}/validation.log"),
+            job_path=planning.request.job_path,
+        )
+        failed = next((step for step in validation if not step.passed), None)
+        if failed is None:
+            return selection, validation
+        refused[selection.candidate.key] = f"{failed.name}: {failed.detail}"
+        planning.console.note(f"{selection.candidate.key} did not pass validation ({refused[selection.candidate.key]})")
+    key, why = next(iter(refused.items()))
+    raise NotExpressible(
+        f"the {len(refused)} best candidates did not pass validation",
+        why=f"{key}: {why}",
+        fix="see logs/validation.log in the plan folder; --no-validate writes the plan without these gates",
+    )
+
+
+def _select(planning: Planning, result: SearchResult | None, *, refused: frozenset[str]) -> Selection:
+    if result is None:
+        return select_by_model(planning.draft, refused=refused)
+    calibration = calibrate(planning.draft, result.trials)
+    return select_by_trials(planning.draft, result, calibration=calibration, refused=refused)

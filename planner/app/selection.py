@@ -1,0 +1,169 @@
+"""Which candidate the plan is about, what it promises, and which came next. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from planner.app.draft import Draft, estimate_candidates, nearest_to_fitting, what_would_fit
+from planner.cost import Calibration, fit_calibration
+from planner.errors import NoFeasiblePlan, PlannerError, TrialsUnavailable
+from planner.report.units import format_bytes
+from planner.search import SearchResult, choose_winner, memory_bytes
+from planner.spec import (
+    Candidate,
+    Crashed,
+    HostOutOfMemory,
+    Measured,
+    OutOfMemory,
+    Promise,
+    Provenance,
+    RunnerUp,
+    TimedOut,
+    TrialRecord,
+)
+from planner.spec._record import record
+
+NO_TRIAL = -1
+
+
+@record
+class Selection:
+    """`trial`: the winning one, None when the model alone decided."""
+
+    candidate: Candidate
+    promise: Promise
+    trial: TrialRecord | None
+    runner_up: RunnerUp | None
+    trials: tuple[TrialRecord, ...] = ()
+    num_pruned: int = 0
+    stopped_because: str = ""
+    calibration: Calibration = Calibration()
+
+
+def select_by_model(draft: Draft, *, refused: frozenset[str] = frozenset()) -> Selection:
+    """The best candidate by the analytic model alone, those with a `refused` key passed over.
+
+    Raises NoFeasiblePlan when none fits with the headroom.
+    """
+    ranked = draft.order[draft.fitting()[draft.order]]
+    best_first = [row for row in map(draft.row, ranked[: len(refused) + 2].tolist()) if row.key not in refused]
+    if not best_first:
+        raise _none_fits_safely(draft)
+    chosen = best_first[0]
+    memory = chosen.estimate.memory
+    promise = Promise(
+        step_time_s=chosen.estimate.step_time_s,
+        step_time_kind=chosen.estimate.kind,
+        tokens_per_s=chosen.estimate.tokens_per_s,
+        device_used_bytes=memory.device_used_bytes,
+        memory_kind=chosen.estimate.kind,
+        usable_bytes=memory.usable_bytes,
+    )
+    runner_up = None
+    if len(best_first) > 1:
+        second = best_first[1]
+        runner_up = RunnerUp(key=second.key, tokens_per_s=second.estimate.tokens_per_s, kind=second.estimate.kind)
+    return Selection(candidate=chosen.candidate, promise=promise, trial=None, runner_up=runner_up)
+
+
+def select_by_trials(
+    draft: Draft, result: SearchResult, *, calibration: Calibration, refused: frozenset[str] = frozenset()
+) -> Selection:
+    """The best trial that may win, those with a `refused` key passed over.
+
+    Raises NoFeasiblePlan or TrialsUnavailable when there is none, saying why.
+    """
+    choice = choose_winner(
+        tuple(trial for trial in result.trials if trial.key not in refused),
+        objective=draft.job.objective,
+        memory_headroom_fraction=draft.job.memory_headroom_fraction,
+        usable_bytes=draft.estimates.usable_bytes,
+    )
+    if choice is None:
+        raise _no_winner(draft, result)
+    winner, second = choice.winner, choice.runner_up
+    return Selection(
+        candidate=winner.candidate,
+        promise=measured_promise(winner, usable_bytes=draft.estimates.usable_bytes),
+        trial=winner,
+        runner_up=_measured_runner_up(second) if second is not None else None,
+        trials=result.trials,
+        num_pruned=result.num_pruned,
+        stopped_because=result.stopped_because,
+        calibration=calibration,
+    )
+
+
+def calibrate(draft: Draft, trials: tuple[TrialRecord, ...]) -> Calibration:
+    """What the measured trials teach the model about this machine and model."""
+    tried = [trial for trial in trials if isinstance(trial.outcome, Measured)]
+    if not tried:
+        return Calibration()
+    candidates = tuple(trial.candidate for trial in tried)
+    estimates = estimate_candidates(draft.job, candidates)
+    outcomes = [trial.outcome for trial in tried]
+    return fit_calibration([(estimate, end) for estimate, end in zip(estimates, outcomes) if isinstance(end, Measured)])
+
+
+def measured_promise(trial: TrialRecord, *, usable_bytes: int) -> Promise:
+    """What a measured trial lets the plan promise: the trial's own figures."""
+    measured = trial.outcome
+    if not isinstance(measured, Measured):
+        raise TypeError(f"trial {trial.number} was not measured")
+    return Promise(
+        step_time_s=measured.step_time_s,
+        step_time_kind=measured.kind,
+        tokens_per_s=measured.tokens_per_s,
+        device_used_bytes=memory_bytes(measured),
+        memory_kind=measured.kind,
+        usable_bytes=usable_bytes,
+        first_losses=measured.ranks[0].losses,
+    )
+
+
+def _measured_runner_up(trial: TrialRecord) -> RunnerUp:
+    measured = trial.outcome
+    speed = measured.tokens_per_s if isinstance(measured, Measured) else 0.0
+    return RunnerUp(key=trial.key, tokens_per_s=speed, kind=Provenance.MEASURED)
+
+
+def _none_fits_safely(draft: Draft) -> NoFeasiblePlan:
+    nearest = nearest_to_fitting(draft)
+    memory = nearest.estimate.memory
+    headroom = draft.job.memory_headroom_fraction
+    return NoFeasiblePlan(
+        f"none of the {len(draft.columns)} legal candidates is sure to fit into memory",
+        why=f"the nearest, {nearest.key}, may need up to {format_bytes(memory.high_bytes)} (computed) of "
+        f"{format_bytes(memory.usable_bytes)} usable with {headroom:.0%} to be kept free",
+        fix=f"try it with --trials real on the target GPU, lower memory_headroom, or: {what_would_fit(draft.job)}",
+        tally=(("too-large-for-memory", len(draft.columns)),),
+    )
+
+
+def _no_winner(draft: Draft, result: SearchResult) -> PlannerError:
+    """No trial may win: out of memory is a finding about the job, anything else about this machine."""
+    if not result.trials:
+        return TrialsUnavailable(
+            "no trial was run",
+            why=result.stopped_because,
+            fix="allow more with --max-trials or --time-budget, or decide without trials: --trials none",
+        )
+    ends = Counter(type(trial.outcome).__name__ for trial in result.trials)
+    tally = tuple(sorted(ends.items()))
+    said = ", ".join(f"{count} {name}" for name, count in tally)
+    memory_ends = sum(isinstance(trial.outcome, OutOfMemory | HostOutOfMemory | Measured) for trial in result.trials)
+    if memory_ends:
+        return NoFeasiblePlan(
+            f"none of the {len(result.trials)} trials ran within the memory that may be used",
+            why=f"they ended so: {said}; {result.stopped_because}",
+            fix=f"allow more trials, lower memory_headroom, or: {what_would_fit(draft.job)}",
+            tally=tally,
+        )
+    last = result.trials[-1].outcome
+    why = f"they ended so: {said}"
+    if isinstance(last, Crashed):
+        why += f"; the last: {last.message}"
+    fix = "read the logs under logs/ in the plan folder"
+    if isinstance(last, TimedOut):
+        fix = "allow each trial more time (trials.timeout), or fewer steps (trials.steps)"
+    return TrialsUnavailable(f"none of the {len(result.trials)} trials ran", why=why, fix=fix)

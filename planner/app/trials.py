@@ -1,0 +1,74 @@
+"""A real trial as the search sees it: render the config that would ship, run it on warm workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from planner.app.jobs import import_folders
+from planner.emit import render_ds_config_text
+from planner.rundir import RunDir
+from planner.spec import Candidate, DeviceKind, JobSpec, Outcome, TrialTask
+from planner.trial import Machine, WarmPool
+
+# A rank is capped when the job grants it less than this share of what the device has free.
+_CAP_FRACTION = 0.98
+
+
+class TrialEvaluator:
+    """The search's `Evaluator` over a warm pool; logs go to the plan folder."""
+
+    def __init__(
+        self,
+        job: JobSpec,
+        *,
+        pool: WarmPool,
+        run_dir: RunDir,
+        machine: Machine,
+        on_start: Callable[[int, Candidate], None],
+    ) -> None:
+        self._job = job
+        self._pool = pool
+        self._run_dir = run_dir
+        self._machine = machine
+        self._on_start = on_start
+
+    def evaluate(self, number: int, candidate: Candidate) -> Outcome:
+        """Run the candidate's steps on all its ranks; every expected end is the outcome."""
+        self._on_start(number, candidate)
+        return self._pool.run(
+            trial_task(candidate, job=self._job, machine=self._machine),
+            timeout_s=self._job.trials.timeout_s,
+            log_path=self._run_dir.log_file(number),
+        )
+
+
+def trial_task(candidate: Candidate, *, job: JobSpec, machine: Machine) -> TrialTask:
+    """The task of a trial: the very config that would ship, one warm-up step, the job's number of timed steps."""
+    return TrialTask(
+        model=job.model,
+        training=job.training,
+        candidate=candidate,
+        device=job.cluster.gpu.device,
+        ds_config_json=render_ds_config_text(candidate, job=job, deepspeed_version=deepspeed_version(machine)),
+        steps=job.trials.steps,
+        memory_limit_bytes=memory_limit_bytes(job, machine=machine),
+    )
+
+
+def memory_limit_bytes(job: JobSpec, *, machine: Machine) -> int:
+    """The cap of one rank, 0 for none. On CPU ranks share the host, so each is held to what the job grants it."""
+    granted = job.cluster.gpu.memory_usable_bytes
+    if job.cluster.gpu.device is DeviceKind.CPU or granted < machine.usable_bytes * _CAP_FRACTION:
+        return granted
+    return 0
+
+
+def deepspeed_version(machine: Machine) -> str:
+    """The installed version, "" without one."""
+    return dict(machine.versions).get("deepspeed", "")
+
+
+def open_pool(device: DeviceKind, *, job: JobSpec, job_path: Path) -> WarmPool:
+    """A pool for this job: its environment for the ranks, its folder for a factory's module."""
+    return WarmPool(device, extra_python_path=import_folders(job_path), environment=dict(job.launch.environment))

@@ -1,0 +1,98 @@
+"""The gates between a choice and a plan: our rules, DeepSpeed's own parser, and an engine that makes two steps.
+
+Parsing alone accepts about fifteen combinations that the engine refuses or hangs on, so the last gate runs. A winning
+trial has run the very config on the very layout, and is that gate.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from planner.app.selection import Selection
+from planner.app.trials import deepspeed_version, open_pool
+from planner.emit import reduced_differences, reduced_task, render_ds_config, render_ds_config_text
+from planner.errors import PlannerError
+from planner.rules import ConfigContext, Severity, check_config
+from planner.spec import Candidate, DeviceKind, JobSpec, Measured, Outcome, ValidationStep
+from planner.trial import Machine
+from planner.trial.environment import worker_environment
+from planner.trial.program import run_program
+
+PARSE_TIMEOUT_S = 120.0
+REDUCED_TIMEOUT_S = 180.0
+
+
+def validate_selection(
+    selection: Selection, *, job: JobSpec, machine: Machine, log_path: Path, job_path: Path
+) -> tuple[ValidationStep, ...]:
+    """All gates in order; the first that fails ends it. Never raises for a plan that fails: the steps say it."""
+    steps = [_check_rules(selection.candidate, job=job, machine=machine)]
+    if steps[-1].passed:
+        steps.append(_parse(selection.candidate, job=job, machine=machine))
+    if steps[-1].passed:
+        steps.append(_run(selection, job=job, machine=machine, log_path=log_path, job_path=job_path))
+    return tuple(steps)
+
+
+def _check_rules(candidate: Candidate, *, job: JobSpec, machine: Machine) -> ValidationStep:
+    version = deepspeed_version(machine)
+    config = render_ds_config(candidate, job=job, deepspeed_version=version)
+    layout = candidate.layout
+    context = ConfigContext(
+        world_size=layout.world_size,
+        tensor_parallel_size=layout.tensor_parallel_size,
+        pipeline_parallel_size=layout.pipeline_parallel_size,
+        deepspeed_version=version,
+    )
+    findings = check_config(config, context)
+    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
+    if errors:
+        return ValidationStep(name="rules", passed=False, detail=f"{errors[0].key}: {errors[0].message}")
+    return ValidationStep(name="rules", passed=True, detail=f"no rule of DeepSpeed {version or 'unknown'} is broken")
+
+
+def _parse(candidate: Candidate, *, job: JobSpec, machine: Machine) -> ValidationStep:
+    """DeepSpeed's own config classes, in a child program, for the target's data-parallel world."""
+    text = render_ds_config_text(candidate, job=job, deepspeed_version=deepspeed_version(machine))
+    environment = worker_environment(DeviceKind.CPU, os.environ)
+    with tempfile.TemporaryDirectory(prefix="meshplan-") as scratch:
+        config = Path(scratch) / "ds_config.json"
+        config.write_text(text, encoding="utf-8")
+        command = [sys.executable, "-m", "planner.runtime.parse_config", "--config", str(config)]
+        command += ["--data-parallel-size", str(candidate.layout.data_parallel_size)]
+        end = run_program(command, environment=environment, timeout_s=PARSE_TIMEOUT_S)
+    if end.timed_out:
+        return ValidationStep(name="parse", passed=False, detail=f"no answer within {PARSE_TIMEOUT_S:.0f} s")
+    try:
+        answer = json.loads(end.output)
+    except ValueError:
+        return ValidationStep(name="parse", passed=False, detail=end.error_tail[-500:] or f"exit {end.exit_code}")
+    detail = "DeepSpeed's own parser took it for the target's world size" if answer["ok"] else str(answer["error"])
+    return ValidationStep(name="parse", passed=bool(answer["ok"]), detail=detail[:2000])
+
+
+def _run(selection: Selection, *, job: JobSpec, machine: Machine, log_path: Path, job_path: Path) -> ValidationStep:
+    trial = selection.trial
+    if trial is not None and isinstance(trial.outcome, Measured):
+        steps = len(trial.outcome.ranks[0].losses)
+        detail = f"trial {trial.number} ran this very config on the target layout for {steps} optimizer steps"
+        return ValidationStep(name="initialize", passed=True, detail=detail)
+    task = reduced_task(job, selection.candidate, deepspeed_version=deepspeed_version(machine))
+    what = "; ".join(reduced_differences(job, selection.candidate))
+    try:
+        with open_pool(DeviceKind.CPU, job=job, job_path=job_path) as pool:
+            outcome = pool.run(task, timeout_s=REDUCED_TIMEOUT_S, log_path=log_path)
+    except PlannerError as problem:
+        return ValidationStep(name="initialize", passed=False, detail=f"{problem.error}: {problem.why}"[:2000])
+    if isinstance(outcome, Measured):
+        return ValidationStep(name="initialize", passed=True, detail=f"a stand-in made its steps ({what})")
+    return ValidationStep(name="initialize", passed=False, detail=f"the stand-in ({what}) failed: {_said(outcome)}")
+
+
+def _said(outcome: Outcome) -> str:
+    message = getattr(outcome, "message", "")
+    return f"{type(outcome).__name__}{': ' if message else ''}{message}"[:1500]

@@ -1,0 +1,180 @@
+"""A validated choice as the files of its plan folder, and the same as a report's input.
+
+Owns what goes into which file. `plan.yaml` is written last: a folder that has one is complete.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+from planner import __version__
+from planner.app.draft import NUM_SHOWN, Draft, estimate_candidates
+from planner.app.jobs import import_folders
+from planner.app.selection import NO_TRIAL, Selection
+from planner.app.trials import deepspeed_version
+from planner.emit import (
+    EmittedFile,
+    LaunchPaths,
+    explain_ds_config,
+    render_ds_config,
+    render_ds_config_text,
+    render_launch,
+    render_task_text,
+)
+from planner.jobfile import job_hash
+from planner.report import (
+    CandidateRow,
+    ExplainedLine,
+    RejectionRow,
+    ReportInput,
+    render_report_html,
+    render_report_markdown,
+)
+from planner.rundir import RunDir, names
+from planner.spec import (
+    PLAN_FORMAT,
+    Candidate,
+    JobSpec,
+    OutOfMemory,
+    Plan,
+    SearchSummary,
+    ValidationStep,
+)
+from planner.spec._record import record
+from planner.trial import Machine
+
+
+@record
+class PlanParts:
+    """All that a plan folder is written from."""
+
+    selection: Selection
+    validation: tuple[ValidationStep, ...]
+    job: JobSpec
+    machine: Machine
+    draft: Draft
+    trials_note: str
+
+
+def write_plan_folder(
+    run_dir: RunDir, parts: PlanParts, *, job_path: Path
+) -> tuple[Plan, ReportInput, tuple[Path, ...]]:
+    """Write every file of the plan; each is whole or not there."""
+    job, candidate = parts.job, parts.selection.candidate
+    plan = _plan(parts)
+    report = report_input(plan, parts.selection, draft=parts.draft, plan_dir=run_dir.path)
+    version = deepspeed_version(parts.machine)
+    files = [
+        EmittedFile(path=names.DS_CONFIG, text=render_ds_config_text(candidate, job=job, deepspeed_version=version)),
+        EmittedFile(path=names.TASK, text=render_task_text(candidate, job=job)),
+        *launch_files(job, candidate, job_path=job_path),
+        EmittedFile(path=names.REPORT_MARKDOWN, text=render_report_markdown(report)),
+        EmittedFile(path=names.REPORT_HTML, text=render_report_html(report)),
+    ]
+    written = [run_dir.write_text(file.path, file.text, executable=file.executable) for file in files]
+    return plan, report, (*written, run_dir.write_plan(plan))
+
+
+def launch_files(job: JobSpec, candidate: Candidate, *, job_path: Path) -> tuple[EmittedFile, ...]:
+    """`launch.sh` for the job's launcher, and what it reads."""
+    python_path = tuple(map(str, import_folders(job_path))) if job.model.factory else ()
+    paths = LaunchPaths(script=names.LAUNCH, python_path=python_path)
+    return render_launch(job, candidate, launcher=job.launch.launcher, paths=paths)
+
+
+def _plan(parts: PlanParts) -> Plan:
+    selection, job, machine = parts.selection, parts.job, parts.machine
+    (estimate,) = estimate_candidates(job, (selection.candidate,), calibration=selection.calibration)
+    return Plan(
+        format=PLAN_FORMAT,
+        planner_version=__version__,
+        job_hash=job_hash(job),
+        candidate=selection.candidate,
+        key=selection.candidate.key,
+        promise=selection.promise,
+        estimate=estimate,
+        trial_number=selection.trial.number if selection.trial is not None else NO_TRIAL,
+        runner_up=selection.runner_up,
+        search=_summary(parts),
+        validation=parts.validation,
+        launcher=job.launch.launcher,
+        versions=machine.versions,
+        hardware=_hardware(parts),
+        machine=machine.fingerprint,
+    )
+
+
+def _summary(parts: PlanParts) -> SearchSummary:
+    draft, selection = parts.draft, parts.selection
+    note = parts.trials_note + (f"; {selection.stopped_because}" if selection.stopped_because else "")
+    return SearchSummary(
+        num_candidates=len(draft.columns),
+        num_screened=int(draft.screened.sum()),
+        num_trials=len(selection.trials),
+        num_out_of_memory=sum(isinstance(trial.outcome, OutOfMemory) for trial in selection.trials),
+        rejected=tuple((rejection.rule, rejection.count) for rejection in draft.space.rejections),
+        left_out_axes=tuple((axis.axis, axis.reason) for axis in draft.space.left_out_axes),
+        trials_note=note,
+    )
+
+
+def _hardware(parts: PlanParts) -> tuple[tuple[str, str], ...]:
+    cluster, machine = parts.job.cluster, parts.machine
+    return (
+        ("target", f"{cluster.nodes} x {cluster.gpus_per_node} x {cluster.gpu.name}"),
+        ("intra_node_link", cluster.intra_node_link.name),
+        ("inter_node_link", cluster.inter_node_link.name),
+        ("planned_on", machine.describe()),
+        *(("note", note) for note in machine.notes),
+    )
+
+
+def report_input(plan: Plan, selection: Selection, *, draft: Draft, plan_dir: Path) -> ReportInput:
+    """What the report is made from."""
+    job = draft.job
+    tried_keys = {trial.key for trial in selection.trials}
+    tried = _rows(job, selection, tuple({trial.key: trial.candidate for trial in selection.trials}.values()))
+    open_rows = (draft.row(int(row)) for row in draft.order[: len(tried_keys) + NUM_SHOWN + 1])
+    others = [row for row in open_rows if row.key not in tried_keys and row.key != plan.key]
+    screened = [draft.row(int(row)) for row in draft.order[::-1][:NUM_SHOWN] if draft.screened[row]]
+    return ReportInput(
+        plan=plan,
+        job=job,
+        plan_dir=str(plan_dir),
+        launch_command=f"bash {shlex.quote(str(plan_dir / names.LAUNCH))}",
+        trials=selection.trials,
+        tried=tried,
+        untried=_rows(job, selection, tuple(row.candidate for row in others[:NUM_SHOWN])),
+        screened=tuple(screened),
+        rejections=tuple(
+            RejectionRow(rule=rejection.rule, count=rejection.count, sentence=rejection.sentence)
+            for rejection in draft.space.rejections
+        ),
+        config_lines=config_lines(plan.candidate, job=job, deepspeed_version=dict(plan.versions).get("deepspeed", "")),
+    )
+
+
+def _rows(job: JobSpec, selection: Selection, candidates: tuple[Candidate, ...]) -> tuple[CandidateRow, ...]:
+    estimates = estimate_candidates(job, candidates, calibration=selection.calibration) if candidates else ()
+    return tuple(
+        CandidateRow(key=candidate.key, candidate=candidate, estimate=estimate)
+        for candidate, estimate in zip(candidates, estimates)
+    )
+
+
+def config_lines(candidate: Candidate, *, job: JobSpec, deepspeed_version: str) -> tuple[ExplainedLine, ...]:
+    """Every setting of the emitted config with its reason."""
+    config = render_ds_config(candidate, job=job, deepspeed_version=deepspeed_version)
+    return tuple(
+        ExplainedLine(key=key, value=json.dumps(_value_at(config, key)), why=why)
+        for key, why in explain_ds_config(config)
+    )
+
+
+def _value_at(config: dict[str, object], dotted: str) -> object:
+    value: object = config
+    for part in dotted.split("."):
+        value = value[part] if isinstance(value, dict) else None
+    return value
