@@ -18,9 +18,10 @@ _BAR_WIDTH = 30
 
 def estimate_view(result: Mapping[str, Any]) -> tuple[RenderableType, ...]:
     """The tables and the verdict of a result of `estimate`; reasons alone where a rule forbids the configuration."""
-    verdict = estimate_verdict(result)
     if not result["feasible"]:
-        return (Text(verdict, style="bold red"),)
+        reasons = (Text(f"- {one_line(reason)}") for reason in result["reasons"])
+        return (Text("not legal:", style="bold red"), *reasons)
+    verdict = estimate_verdict(result)
     return (
         _memory_table(result),
         _memory_words(result["memory"]),

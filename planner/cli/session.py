@@ -28,7 +28,7 @@ QuietFlag = Annotated[
 ]
 
 _END_PADDING = re.compile(r" +$", re.MULTILINE)
-PIPED_WIDTH = 120  # columns of a table when standard output is not a terminal
+PIPED_WIDTH = 120  # columns of prose when standard output is not a terminal
 
 
 class Session:
@@ -41,12 +41,17 @@ class Session:
         self._stdout = sys.stdout
         self.is_terminal = self._stdout.isatty()
 
-    def print(self, *renderables: RenderableType) -> None:
+    @property
+    def width(self) -> int | None:
+        """Columns of standard output, as far as that is known: None when it is piped."""
+        return Console(file=self._stdout).width if self.is_terminal or "COLUMNS" in os.environ else None
+
+    def print(self, *renderables: RenderableType, piped_width: int = PIPED_WIDTH) -> None:
         """Print for people; nothing with `--json` or `--quiet`. What is piped carries no padding at line ends."""
         if self.as_json or self.quiet:
             return
-        width = None if self.is_terminal or "COLUMNS" in os.environ else PIPED_WIDTH
         shown = io.StringIO()
+        width = self.width or piped_width
         console = Console(file=shown, force_terminal=self.is_terminal or None, width=width, highlight=False)
         for renderable in renderables:
             console.print(renderable)

@@ -29,9 +29,11 @@ def format_bytes(size_bytes: float) -> str:
 
 
 def format_seconds(duration_s: float) -> str:
-    """`412 ms`, `1.23 s`, `2 min 05 s`, `3 h 20 min`."""
+    """`15.0 µs`, `412 ms`, `1.23 s`, `2 min 05 s`, `3 h 20 min`."""
     if not math.isfinite(duration_s):
         return str(duration_s)
+    if 0 < abs(duration_s) < 0.9995e-4:
+        return f"{_short(duration_s * 1e6)} µs"
     if abs(duration_s) < 0.9995:
         return f"{_short(duration_s * 1e3)} ms"
     if abs(duration_s) < 99.95:

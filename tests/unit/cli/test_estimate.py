@@ -78,7 +78,9 @@ def test_estimate_that_does_not_fit_the_host_says_so() -> None:
 
 def test_estimate_that_a_rule_forbids_gives_the_reason(cli: Cli) -> None:
     run = cli("estimate", "--zero-stage", "3")
-    assert (run.exit_code, run.out) == (0, "not legal: pipelines run with ZeRO 0 or 1 only\n")
+    assert (run.exit_code, run.out) == (0, "not legal:\n- pipelines run with ZeRO 0 or 1 only\n")
+    quiet = cli("estimate", "--zero-stage", "3", "--quiet")
+    assert quiet.out == "not legal: pipelines run with ZeRO 0 or 1 only\n"
 
 
 def test_estimate_with_json_prints_the_result_as_it_is(cli: Cli) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from planner.app.requests import CatalogKind, CatalogTable
 from planner.report import render_report_html, render_report_markdown
 from tests.unit.cli.fakes import FakeUseCases
 from tests.unit.cli.running import Cli, assert_three_lines
@@ -82,3 +83,30 @@ def test_list_shows_human_units_and_gives_plain_ones_as_json(cli: Cli) -> None:
 @pytest.mark.parametrize("arguments", [("verify", "p"), ("emit", "p"), ("report", "p"), ("list", "rules")])
 def test_verb_with_json_prints_exactly_one_document(cli: Cli, arguments: tuple[str, ...]) -> None:
     json.loads(cli(*arguments, "--json").out)
+
+
+class _WideCatalog(FakeUseCases):
+    """A catalog of more columns than a terminal has room for."""
+
+    def list_catalog(self, kind: CatalogKind) -> CatalogTable:
+        numbers = tuple(f"figure_{place}" for place in range(9))
+        row = ("a-name", *range(9), "words " * 30)
+        return CatalogTable(kind=kind, columns=("name", *numbers, "source"), rows=(row,))
+
+
+@pytest.mark.parametrize("width", [24, 40, 80, 100])
+def test_list_on_a_narrow_terminal_keeps_the_name_and_says_what_it_leaves_out(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    heading, row, *rest = cli("list", "gpus", product=_WideCatalog()).out.splitlines()
+    assert row.startswith("a-name")
+    assert max(len(heading), len(row)) <= width
+    hidden = " ".join(rest)
+    assert all(f"figure {place}" in heading + hidden for place in range(9))
+
+
+def test_list_in_a_pipe_shows_everything_on_one_line_each(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS")
+    heading, row = cli("list", "gpus", product=_WideCatalog()).out.splitlines()
+    assert "figure 8" in heading and row.endswith("words words")
