@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.cost.architecture import Architecture, Saved
 from planner.cost.axes import Axes
+from planner.cost.inputs import Inputs
+from planner.cost.layer_tensors import Saved
 from planner.cost.parameters import StageShape
-from planner.cost.profile import RuntimeProfile
 from planner.spec._record import record
 from planner.spec.columns import FULL_CHECKPOINTING, SELECTIVE_CHECKPOINTING, FloatColumn
-from planner.spec.kinds import Runtime
-from planner.spec.model import ModelSpec, TracedModule
+from planner.spec.model import TracedModule
 
 
 @record
@@ -29,38 +28,33 @@ class Activations:
     head: FloatColumn
 
 
-def stage_activations(
-    shape: StageShape, *, axes: Axes, model: ModelSpec, architecture: Architecture, profile: RuntimeProfile
-) -> Activations:
+def stage_activations(shape: StageShape, *, axes: Axes, inputs: Inputs) -> Activations:
     """Activation bytes of one stage.
 
-    kept = tokens x in_flight x (plain layers x layer + checkpointed layers x input + outside + boundary).
-    layer = tokens x (one layer's saved bytes, when any layer is checkpointed, + gradients at work).
-    loss = tokens x vocabulary / split x bytes per logit.
+    kept = tokens x in_flight x (plain layers x layer + checkpointed layers x input + outside + boundary), where the
+    boundary is what a pipeline holds between stages: received input and sent output. layer = tokens x (what recomputing
+    one layer brings back + gradients at work). loss = logits x bytes per logit.
     """
-    if model.traced is not None:
-        return _traced(model.traced, axes=axes)
-    layers = shape.layers + shape.encoder_layers
+    if inputs.model.traced is not None:
+        return _traced(inputs.model.traced, axes=axes)
+    architecture, layers = inputs.architecture, shape.layers + shape.encoder_layers
     plain, checkpointed = _split_layers(axes, layers=layers)
-    whole = _per_token(architecture.layer, axes=axes) + _scores(architecture, axes=axes, model=model)
-    selective = _selective_bytes(architecture, axes=axes, whole=whole, profile=profile)
+    scores = _scores(axes, inputs=inputs)
+    whole = _per_token(architecture.layer, axes=axes) + scores
+    selective = _selective_bytes(axes, inputs=inputs, whole=whole)
     is_selective = axes.checkpointed_layers == SELECTIVE_CHECKPOINTING
-    stored = plain * np.where(is_selective, selective, whole)
-    stored += checkpointed * _per_token(architecture.checkpoint, axes=axes)
+    input_bytes = _per_token(architecture.checkpoint, axes=axes)
+    stored = plain * np.where(is_selective, selective, whole) + checkpointed * input_bytes
     outside = _per_token(architecture.outside, axes=axes) * (shape.has_head | shape.has_embedding)
-    hidden_bytes = _per_token(architecture.checkpoint, axes=axes)
-    boundary = hidden_bytes * (~shape.has_head * 1.0 + ~shape.has_embedding * 1.0)
-    recomputes = (checkpointed > 0) | is_selective
-    working = _per_token(architecture.working, axes=axes) + np.where(axes.is_eager, 2.0, 0.0) * _scores(
-        architecture, axes=axes, model=model
-    )
-    vocabulary = _logits(shape, axes=axes, architecture=architecture, profile=profile)
-    loss_bytes = np.where(axes.is_fp32, architecture.loss_bytes_fp32, architecture.loss_bytes)
+    boundary = input_bytes * (2.0 - shape.has_head - shape.has_embedding)
+    recomputed = np.where(is_selective, whole - selective, np.where(checkpointed > 0, whole, 0.0))
+    working = _per_token(architecture.working, axes=axes) + 2.0 * scores
+    logits = _logits(shape, axes=axes, inputs=inputs)
     return Activations(
         kept=axes.tokens * shape.in_flight * (stored + outside + boundary),
-        layer=axes.tokens * (np.where(recomputes, whole, 0.0) + working),
-        loss=vocabulary * loss_bytes,
-        head=vocabulary * axes.element_bytes,
+        layer=axes.tokens * (recomputed + working),
+        loss=logits * _loss_bytes(axes, inputs=inputs),
+        head=logits * axes.element_bytes,
     )
 
 
@@ -79,34 +73,46 @@ def _per_token(saved: Saved, *, axes: Axes) -> FloatColumn:
     return whole / np.where(axes.sequence_split, axes.tensor, 1.0) + split / axes.tensor
 
 
-def _scores(architecture: Architecture, *, axes: Axes, model: ModelSpec) -> FloatColumn:
-    """Eager attention per token: softmax output in fp32 and its 16-bit copy (fp32: one tensor), dropout's mask, for
-    every head and key position; repeated keys and values. Ulysses splits heads, not keys: positions are the whole
-    sequence, heads / sequence-parallel size, tokens / sequence-parallel size."""
-    copies = np.where(axes.is_fp32, 4.0, 4.0 + axes.element_bytes) + architecture.score_bytes
+def _scores(axes: Axes, *, inputs: Inputs) -> FloatColumn:
+    """Eager attention per token: the softmax output (in fp32 with a 16-bit copy, where the model upcasts) and, with
+    dropout, its mask and the dropped copy, for every head and key position; repeated keys and values.
+
+    Ulysses splits heads: a rank sees every key of the sequence for its share of the heads.
+    """
+    architecture, model = inputs.architecture, inputs.model
+    element = axes.element_bytes
+    copies = np.where(axes.is_fp32, 4.0, 4.0 + element) if architecture.softmax_upcasts else element
+    if architecture.has_score_dropout:
+        copies = copies + 1.0 + (0.0 if architecture.softmax_upcasts else element)
     keys = axes.tokens * axes.sequence / axes.micro_batch
-    scores = architecture.score_heads * keys * copies / axes.tensor
-    repeated = _per_token(architecture.eager, axes=axes)
-    return np.where(axes.is_eager, scores + repeated, 0.0)
+    scores = model.num_heads * keys * copies / axes.tensor
+    return np.where(axes.is_eager, scores + _per_token(architecture.repeated, axes=axes), 0.0)
 
 
-def _selective_bytes(
-    architecture: Architecture, *, axes: Axes, whole: FloatColumn, profile: RuntimeProfile
-) -> FloatColumn:
+def _selective_bytes(axes: Axes, *, inputs: Inputs, whole: FloatColumn) -> FloatColumn:
     """Bytes per token kept by a selectively checkpointed layer: never more than the whole layer.
 
-    DeepSpeed and FSDP: torch's per-operator policy. Megatron: the attention core is recomputed, so the scores go and
-    the rest stays.
+    DeepSpeed and FSDP: torch's per-operator policy (eager attention's products keep the raw scores). Megatron: the
+    attention core is recomputed, so the scores go and the rest stays.
     """
-    if profile.runtime is Runtime.MEGATRON:
-        return _per_token(architecture.layer, axes=axes)
-    return np.minimum(_per_token(architecture.selective, axes=axes), whole)
+    if inputs.profile.recomputes_attention_core:
+        return _per_token(inputs.architecture.layer, axes=axes)
+    keys = axes.tokens * axes.sequence / axes.micro_batch
+    scores = np.where(axes.is_eager, inputs.model.num_heads * keys * axes.element_bytes / axes.tensor, 0.0)
+    return np.minimum(_per_token(inputs.architecture.selective, axes=axes) + scores, whole)
 
 
-def _logits(shape: StageShape, *, axes: Axes, architecture: Architecture, profile: RuntimeProfile) -> FloatColumn:
+def _logits(shape: StageShape, *, axes: Axes, inputs: Inputs) -> FloatColumn:
     """Logits on the rank, in elements: tokens x vocabulary, split over tensor parallelism where the loss is."""
-    split = axes.tensor if profile.vocabulary_parallel else 1.0
-    return axes.tokens * architecture.vocab / split * shape.has_head
+    split = axes.tensor if inputs.profile.vocabulary_parallel else 1.0
+    return axes.tokens * inputs.model.vocab_size / split * shape.has_head
+
+
+def _loss_bytes(axes: Axes, *, inputs: Inputs) -> FloatColumn:
+    architecture = inputs.architecture
+    splits = (axes.tensor > 1) & inputs.profile.vocabulary_parallel
+    sixteen = np.where(splits, architecture.loss_bytes_split, architecture.loss_bytes)
+    return np.where(axes.is_fp32, architecture.loss_bytes_fp32, sixteen)
 
 
 def _traced(traced: TracedModule, *, axes: Axes) -> Activations:

@@ -109,11 +109,14 @@ def _size_efficiency(axes: Axes, *, model: ModelSpec, peak: FloatColumn) -> Floa
 
 
 def _layer_matmul_flops(model: ModelSpec) -> tuple[float, float]:
-    """Forward FLOP per token and average layer, dense and grouped: 2 per weight that the token meets."""
+    """Forward FLOP per token and average layer, dense and grouped: 2 per weight that the token meets. An
+    encoder-decoder's layers are averaged over both stacks."""
     moe_share = model.num_moe_layers / model.num_layers if model.num_layers else 0.0
     counts = model.counts
     shared = moe_share * (counts.router_per_layer + counts.shared_experts_per_layer)
     dense = counts.attention_per_layer + (1.0 - moe_share) * counts.mlp_per_layer + shared
+    if model.num_encoder_layers:
+        dense = (dense * model.num_layers + counts.encoder) / (model.num_layers + model.num_encoder_layers)
     return 2.0 * dense, 2.0 * moe_share * model.num_experts_per_token * counts.expert
 
 

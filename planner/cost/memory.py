@@ -87,7 +87,7 @@ def _slack(axes: Axes, *, peak: Peak, inputs: Inputs, fixed: FloatColumn) -> Flo
     logit_bytes = np.full(len(axes), 4.0) if upcasts else axes.element_bytes
     split = axes.tensor if inputs.profile.vocabulary_parallel else 1.0
     has_head = (axes.pipeline == 1) | (peak.stage == axes.pipeline - 1)
-    logits = axes.tokens * inputs.architecture.vocab / split * logit_bytes * has_head
+    logits = axes.tokens * model.vocab_size / split * logit_bytes * has_head
     flats = _flat_copies(axes, inputs=inputs, largest_block=logits)
     partitioned = axes.zero_stage >= 2
     floor = _SLACK_FLOOR_FRACTION * peak.allocated + _SLACK_FLOOR_BYTES

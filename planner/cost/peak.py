@@ -61,9 +61,7 @@ def _stage_peak(shape: StageShape, *, axes: Axes, inputs: Inputs) -> Peak:
     """Maximum over the moments of one stage: loss, first gradients, end of backward with reduction, optimizer step."""
     params = rank_parameters(shape, axes=axes, model=inputs.model, options=(inputs.training, inputs.profile))
     states = _rank_states(params, axes=axes, inputs=inputs)
-    activations = stage_activations(
-        shape, axes=axes, model=inputs.model, architecture=inputs.architecture, profile=inputs.profile
-    )
+    activations = stage_activations(shape, axes=axes, inputs=inputs)
     moments = _moments(states, activations=activations, shape=shape)
     choice = np.argmax(np.stack([held.total + alive for held, alive in moments]), axis=0)
     scale, offset = inputs.calibration.memory_scale, inputs.calibration.memory_offset_bytes

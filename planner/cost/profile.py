@@ -23,8 +23,9 @@ class RuntimeProfile:
     prefetch_elements: float = 5.0e7  # ZeRO-3: stage3_prefetch_bucket_size
     vocabulary_parallel: bool = False  # embedding split, logits never whole under tensor parallelism
     norm_saves_fp32_input: bool = True  # Hugging Face's RMSNorm upcasts and autograd keeps the copy
-    fused_gated_activation: bool = False  # keeps gate and up, recomputes their product's factor
-    fused_mlp_activation: bool = False  # non-gated: one saved input, whatever the formula
+    fused_activation: bool = False  # the MLP's activation is one kernel that keeps only its input
+    loss_in_place: bool = False  # fp32 softmax over the logits' own copy
+    split_loss_bytes: float = 0.0  # per logit at the loss's peak where the vocabulary is split; 0: as unsplit
     fused_cross_entropy: bool = False  # gradient written over the logits
     compiled: bool = False  # torch.compile: elementwise chains fused, their inputs recomputed
     communication_buffer_bytes: float = 0.0  # NCCL, per communicator
@@ -56,6 +57,7 @@ REFERENCE_TRAINER = RuntimeProfile(
     communication_buffer_bytes=64 * _MIB,
     buckets_capped_to_parameters=True,
     vocabulary_parallel=True,
+    split_loss_bytes=10.0,  # runtime/tensor_parallel.py: probabilities and their gradient in fp32, then in 16 bit
 )
 
 # PyTorch FSDP2 as torchtitan and torchtune use it: fp32 shards are the master weights, reduction in fp32, one block
@@ -82,8 +84,8 @@ MEGATRON = RuntimeProfile(
     fp32_gradients=True,
     vocabulary_parallel=True,
     norm_saves_fp32_input=False,
-    fused_gated_activation=True,
-    fused_mlp_activation=True,
+    fused_activation=True,
+    loss_in_place=True,
     communication_buffer_bytes=96 * _MIB,
     elementwise_fraction=0.35,
     overlap_gradients_fraction=0.0,

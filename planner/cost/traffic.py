@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from planner.cost.architecture import PYTHON_GELU, activation_name
 from planner.cost.axes import Axes
+from planner.cost.layer_tensors import PYTHON_GELU, activation_name
 from planner.cost.profile import RuntimeProfile
 from planner.spec.columns import FloatColumn
 from planner.spec.model import ModelSpec
@@ -61,6 +61,6 @@ def _activation(model: ModelSpec) -> float:
 
 def loss_traffic_bytes(axes: Axes, *, model: ModelSpec, profile: RuntimeProfile) -> FloatColumn:
     """Bytes of the loss, forward and backward: upcast, log-softmax, its gradient, downcast: about 36 per logit."""
-    passes = 16.0 if profile.compiled or profile.fused_cross_entropy or profile.recomputes_attention_core else 36.0
+    passes = 16.0 if profile.compiled or profile.fused_cross_entropy or profile.loss_in_place else 36.0
     split = axes.tensor if profile.vocabulary_parallel else 1.0
     return axes.tokens * model.vocab_size / split * passes

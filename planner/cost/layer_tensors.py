@@ -1,0 +1,186 @@
+"""The tensors that one transformer layer saves for its backward pass, counted one by one.
+
+Owns the counts. They were read in transformers 5.24 (`modeling_llama`, `_gpt2`, `_bert`, `_mixtral`, `_phi3`, `_gemma`,
+`_deepseek_v3`, `_t5`, `integrations/moe.py`) and compared with what autograd really saves (saved-tensor hooks on small
+models): within 0.5 % for llama, qwen2, qwen3, mistral, mixtral, qwen3-moe, gpt2, bert and vit.
+
+Notation: h hidden size, a query width (heads x head size), g key/value width, f feed-forward size, e bytes of an
+element.
+"""
+
+from __future__ import annotations
+
+import json
+
+from planner.cost.profile import RuntimeProfile
+from planner.spec._record import record
+from planner.spec.kinds import ModelFamily
+from planner.spec.model import ModelSpec
+
+# Query and key are normalised per head in these: one more RMSNorm over a + g.
+_QUERY_KEY_NORM = frozenset({"qwen3", "qwen3_moe", "gemma3", "gemma3_text", "olmo2", "olmoe"})
+# RMSNorm multiplies in fp32 (1 + weight) before going back to 16 bit: one more fp32 tensor.
+_NORM_SCALES_IN_FP32 = frozenset({"gemma", "gemma2", "gemma3", "gemma3_text"})
+# Query, key and value are slices of one product, and the value slice keeps all of it alive.
+_FUSED_QUERY_KEY_VALUE = frozenset({"phi3"})
+# Eager attention takes the softmax in the training precision in these; elsewhere in fp32, and casts.
+_SOFTMAX_IN_16_BIT = frozenset({"gpt2", "bert", "t5"})
+# The router works on an fp32 copy of its input.
+_ROUTER_IN_FP32 = frozenset({"deepseek_v3"})
+# Activations that Hugging Face writes in Python, each step saved by autograd (activations.py).
+PYTHON_GELU = frozenset({"gelu_new", "gelu_fast", "gelu_python", "gelu_python_tanh", "quick_gelu"})
+_USUAL_ACTIVATION = {"gpt2": "gelu_new", "t5": "relu"}
+
+
+@record
+class Saved:
+    """Bytes per token = (elements x e + bytes) of what every tensor-parallel rank keeps whole, plus the same of what
+    they split."""
+
+    elements: float = 0.0
+    bytes: float = 0.0
+    split_elements: float = 0.0
+    split_bytes: float = 0.0
+
+    def __add__(self, other: Saved) -> Saved:
+        return Saved(
+            elements=self.elements + other.elements,
+            bytes=self.bytes + other.bytes,
+            split_elements=self.split_elements + other.split_elements,
+            split_bytes=self.split_bytes + other.split_bytes,
+        )
+
+
+def scaled(saved: Saved, factor: float) -> Saved:
+    """`factor` times the same tensors."""
+    return Saved(
+        elements=saved.elements * factor,
+        bytes=saved.bytes * factor,
+        split_elements=saved.split_elements * factor,
+        split_bytes=saved.split_bytes * factor,
+    )
+
+
+def query_width(model: ModelSpec) -> float:
+    """Elements of all query heads of a token."""
+    return float(model.num_heads * (model.qk_head_size or model.head_size))
+
+
+def key_value_width(model: ModelSpec) -> float:
+    """Elements of all key heads of a token; latent attention decompresses keys to every head."""
+    if model.kv_lora_rank:
+        return query_width(model)
+    return float(model.num_kv_heads * model.head_size)
+
+
+def _value_width(model: ModelSpec) -> float:
+    return float(model.num_heads * (model.v_head_size or model.head_size))
+
+
+def activation_name(model: ModelSpec) -> str:
+    """The MLP's activation as the config names it, or as the family usually has it."""
+    config = json.loads(model.config_json) if model.config_json else {}
+    keys = ("hidden_act", "activation_function", "hidden_activation", "dense_act_fn")
+    return next((str(config[key]) for key in keys if config.get(key)), _USUAL_ACTIVATION.get(model.model_type, ""))
+
+
+def softmax_upcasts(model: ModelSpec) -> bool:
+    """Whether eager attention keeps its softmax in fp32 beside a 16-bit copy."""
+    return model.model_type not in _SOFTMAX_IN_16_BIT
+
+
+def norms_per_layer(model: ModelSpec) -> float:
+    """2, or as many as the norm weights say (Gemma-2 has 4, T5's decoder 3)."""
+    width = model.hidden_size * (1 if model.rms_norm else 2)
+    return float(max(model.counts.norm_per_layer // width, 2)) if width else 2.0
+
+
+def norm_saved(model: ModelSpec, *, profile: RuntimeProfile) -> Saved:
+    """RMSNorm in Hugging Face: fp32 copy 4h (autograd of pow and mul), normalised h, weighted h (the next product's
+    input); T5's also keeps its 16-bit input. LayerNorm and fused RMSNorm: input h, output h. Statistics: 4 or 8 bytes.
+    """
+    hidden = float(model.hidden_size)
+    if not model.rms_norm or not profile.norm_saves_fp32_input or profile.compiled:
+        return Saved(elements=2.0 * hidden, bytes=8.0)
+    if model.model_type in _NORM_SCALES_IN_FP32:
+        return Saved(elements=hidden, bytes=8.0 * hidden + 4.0)
+    copies = 3.0 if model.model_type == "t5" else 2.0
+    return Saved(elements=copies * hidden, bytes=4.0 * hidden + 4.0)
+
+
+def attention_saved(model: ModelSpec) -> Saved:
+    """Query, key, value and output of the kernel, and its log-sum-exp (4 bytes a head): a + 2g + a elements.
+
+    Per-head query/key norms add an fp32 and a normalised copy of a + g. Latent attention (DeepSeek, arXiv 2405.04434)
+    keeps decompressed keys and values in one product, and the compressed vectors with their norms.
+    """
+    query, key = query_width(model), key_value_width(model)
+    saved = Saved(split_elements=2.0 * query + 2.0 * key, split_bytes=4.0 * model.num_heads)
+    if model.kv_lora_rank:
+        value, compressed = _value_width(model), float(model.kv_lora_rank + model.q_lora_rank)
+        saved = Saved(split_elements=2.0 * query + 2.0 / 3.0 * key + 2.0 * value, split_bytes=4.0 * model.num_heads)
+        saved += Saved(elements=2.0 * compressed, bytes=4.0 * compressed)
+    if model.model_type in _QUERY_KEY_NORM:
+        saved += Saved(split_elements=query + key, split_bytes=4.0 * (query + key))
+    if model.model_type in _FUSED_QUERY_KEY_VALUE:
+        saved += Saved(split_elements=query + key)
+    return saved
+
+
+def cross_attention_saved(model: ModelSpec) -> Saved:
+    """An encoder-decoder's second attention: query, key, value, output."""
+    return Saved(split_elements=4.0 * query_width(model), split_bytes=4.0 * model.num_heads)
+
+
+def _activation_copies(model: ModelSpec, *, profile: RuntimeProfile) -> float:
+    """Feed-forward tensors of f elements that one MLP keeps.
+
+    Gated: gate, up, activation, product: 4 (fused or compiled: gate, up, product: 3). Plain: input and output: 2; ReLU
+    1 (the output is the next product's input). GELU written in Python: 5 (input, tanh, 1 + tanh, input / 2, product).
+    """
+    name, fused = activation_name(model), profile.fused_activation or profile.compiled
+    if model.gated_mlp:
+        if fused:
+            return 3.0
+        return 7.0 if name in PYTHON_GELU else 4.0
+    if name in PYTHON_GELU and not fused:
+        return 5.0
+    return 1.0 if name == "relu" else 2.0
+
+
+def dense_mlp_saved(model: ModelSpec, *, profile: RuntimeProfile) -> Saved:
+    """The dense MLP's tensors; without dropout between them T5's ReLU output is kept once."""
+    copies = _activation_copies(model, profile=profile)
+    if model.model_type == "t5" and model.hidden_dropout_fraction > 0:
+        copies += 1.0  # the dropped output, the next product's input
+    return Saved(split_elements=copies * model.ffn_hidden_size)
+
+
+def experts_saved(model: ModelSpec, *, profile: RuntimeProfile) -> Saved:
+    """k routed copies of a token, each: gathered input h, fused gate-up 2f, activation f, product f, output h; the
+    router's fp32 probabilities; sort and unsort indexes (8 bytes each); shared experts as a dense MLP."""
+    ffn = float(model.expert_ffn_hidden_size) * _activation_copies(model, profile=profile)
+    copy = Saved(elements=2.0 * model.hidden_size, bytes=32.0, split_elements=ffn)
+    router = Saved(bytes=8.0 * model.num_experts)
+    if model.model_type in _ROUTER_IN_FP32:
+        router += Saved(bytes=4.0 * model.hidden_size)
+    shared = Saved(split_elements=ffn * model.num_shared_experts)
+    return scaled(copy, float(model.num_experts_per_token)) + router + shared
+
+
+def dropouts_saved(model: ModelSpec) -> Saved:
+    """Two residual dropouts a layer, one mask byte an element each."""
+    return Saved(bytes=2.0 * model.hidden_size if model.hidden_dropout_fraction > 0 else 0.0)
+
+
+def kept_products(model: ModelSpec, *, moe_share: float) -> Saved:
+    """Per-operator checkpointing: the layer's input, the outputs of its matrix products (query, key, value, projection,
+    feed-forward in and out) and of attention stay; everything else is recomputed."""
+    query, key = query_width(model), key_value_width(model)
+    hidden, widths = float(model.hidden_size), 2.0 if model.gated_mlp else 1.0
+    attention = Saved(elements=2.0 * hidden, split_elements=2.0 * query + 2.0 * key, split_bytes=4.0 * model.num_heads)
+    dense = Saved(elements=hidden, split_elements=widths * model.ffn_hidden_size)
+    routed = Saved(elements=hidden, split_elements=widths * model.expert_ffn_hidden_size)
+    moe = scaled(routed, float(model.num_experts_per_token + model.num_shared_experts))
+    second = cross_attention_saved(model) if model.family is ModelFamily.ENCODER_DECODER else Saved()
+    return attention + scaled(second, 0.5) + scaled(dense, 1.0 - moe_share) + scaled(moe, moe_share)
