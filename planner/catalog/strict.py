@@ -93,7 +93,7 @@ def _unknown_key(schema: type[BaseModel], path: KeyPath, *, place: str, what: st
     error = f"{place}: {shorten(dotted_path(path))} is not {inside}"
     why = "a key without effect would be a silent mistake, so unknown keys are refused"
     near = near_matches(key, known)
-    elsewhere = [dotted_path(other) for other in _all_paths(schema) if other[-1] == key]
+    elsewhere = [dotted_path(other) for other in all_paths(schema) if other[-1] == key]
     if near:
         fix = "did you mean " + " or ".join(repr(name) for name in near) + "?"
     elif elsewhere:
@@ -132,11 +132,17 @@ def _predicate(error: ErrorDetails) -> tuple[str, str]:
         return str(context["message"]), str(context["fix"])
     if kind in _BOUNDS:
         name, words = _BOUNDS[kind]
-        return f"must be {words} {context[name]:g}, found {found}", f"write a value {words} {context[name]:g}"
+        bound = f"{words} {_plain_number(context[name])}"
+        return f"must be {bound}, found {found}", f"write a value {bound}"
     if kind in _TYPES:
         message, fix = _TYPES[kind]
         return f"{message}, found {found}", fix
     return f"is not valid ({error['msg']}), found {found}", "correct the value"
+
+
+def _plain_number(bound: Any) -> str:
+    """A bound as people write it: 0, not 0.0; 10000000, not 1e+07."""
+    return str(int(bound)) if float(bound).is_integer() else str(bound)
 
 
 def _visible_path(document: Document, location: tuple[int | str, ...]) -> KeyPath:
@@ -197,9 +203,10 @@ def _keys_at(schema: type[BaseModel], path: KeyPath) -> list[str]:
     return list(found.model_fields) if found is not None else []
 
 
-def _all_paths(schema: type[BaseModel], prefix: KeyPath = ()) -> Iterator[KeyPath]:
+def all_paths(schema: type[BaseModel], prefix: KeyPath = ()) -> Iterator[KeyPath]:
+    """The path of every key that a schema knows, sections before what is in them."""
     for name, field in schema.model_fields.items():
         yield (*prefix, name)
         inner = _model_in(field.annotation)
         if inner is not None and len(prefix) < 4:
-            yield from _all_paths(inner, (*prefix, name))
+            yield from all_paths(inner, (*prefix, name))

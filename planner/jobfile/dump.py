@@ -138,7 +138,7 @@ def _lines(values: dict[str, Any], *, indent: int) -> list[str]:
         if isinstance(value, dict) and value:
             lines += [f"{start}:\n", *_lines(value, indent=indent + 2)]
         else:
-            lines.append(f"{start}: {_flow(value)}\n")
+            lines.append(f"{start}: {flow_text(value)}\n")
     return lines
 
 
@@ -146,11 +146,12 @@ def _key(key: str) -> str:
     return key if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key) else _quoted(key)
 
 
-def _flow(value: Any) -> str:
+def flow_text(value: Any) -> str:
+    """A value on one line of YAML, read back as it was."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_quoted(key)}: {_flow(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_quoted(key)}: {flow_text(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_flow(item) for item in value) + "]"
+        return "[" + ", ".join(flow_text(item) for item in value) + "]"
     return _quoted(value) if isinstance(value, str) else json.dumps(value, allow_nan=False)
 
 

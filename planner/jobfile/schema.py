@@ -23,7 +23,16 @@ S = TypeVar("S")
 
 MAX_AXIS_VALUES = 64
 Duration = Annotated[float, BeforeValidator(parse_duration)]
-PathText = Annotated[str, Field(min_length=1, max_length=4096)]
+
+
+def no_zero_byte(text: str) -> str:
+    """Refuse what no file system takes."""
+    if "\0" in text:
+        raise complain("holds a zero byte", fix="write an ordinary path")
+    return text
+
+
+PathText = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(no_zero_byte)]
 
 
 def nothing_is_empty(value: Any) -> Any:
