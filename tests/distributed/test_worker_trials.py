@@ -1,0 +1,259 @@
+"""Real trials on real forks: what is measured, every way a trial can end, and that the pool goes on after each."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from planner.spec import (
+    Crashed,
+    DeviceKind,
+    Diverged,
+    HostOutOfMemory,
+    Measured,
+    OutOfMemory,
+    Phase,
+    TimedOut,
+)
+from planner.trial import WarmPool
+from tests.distributed.tasks import USER_MODULES, make_task, tiny_llama, user_module
+
+MIB = 1 << 20
+LIMIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[WarmPool]:
+    with WarmPool(DeviceKind.CPU, model_types=("llama",), extra_python_path=(USER_MODULES,)) as warm:
+        warm.wait_ready()
+        yield warm
+
+
+def _run_good_trial(pool: WarmPool, folder: Path) -> Measured:
+    outcome = pool.run(make_task(tiny_llama(), steps=1), timeout_s=LIMIT_S, log_path=folder / "good.log")
+    assert isinstance(outcome, Measured), outcome
+    return outcome
+
+
+def _ranks_of(pool_pid: int) -> list[psutil.Process]:
+    return [child for worker in psutil.Process(pool_pid).children() for child in worker.children()]
+
+
+def test_one_two_and_four_ranks_are_measured_and_train_alike(pool: WarmPool, tmp_path: Path) -> None:
+    losses = []
+    for data_parallel_size, zero_stage in ((1, 0), (2, 1), (4, 3)):
+        task = make_task(tiny_llama(), data_parallel_size=data_parallel_size, zero_stage=zero_stage)
+        outcome = pool.run(task, timeout_s=LIMIT_S, log_path=tmp_path / "trial.log")
+        assert isinstance(outcome, Measured), outcome
+        assert [report.rank for report in outcome.ranks] == list(range(data_parallel_size))
+        for report in outcome.ranks:
+            assert len(report.step_times_s) == 3
+            assert len(report.losses) == 4
+            assert report.sequences_per_step == 4
+            assert report.losses == outcome.ranks[0].losses
+            assert 0 < report.initialised_bytes <= report.device_used_bytes < 200 * MIB
+            assert report.peak_reserved_bytes <= report.device_used_bytes
+        assert outcome.tokens_per_s == pytest.approx(4 * 32 / outcome.step_time_s)
+        losses.append(outcome.ranks[0].losses)
+    assert losses[1] == pytest.approx(losses[0], abs=1e-4)
+    assert losses[2] == pytest.approx(losses[0], abs=1e-4)
+
+
+def test_progress_names_phases_and_counts_steps(pool: WarmPool, tmp_path: Path) -> None:
+    heard: list[tuple[Phase, int]] = []
+    task = make_task(tiny_llama(), steps=60)
+    pool.run(
+        task, timeout_s=LIMIT_S, log_path=tmp_path / "trial.log", on_progress=lambda phase, n: heard.append((phase, n))
+    )
+    counts = [steps for _, steps in heard]
+    assert counts == sorted(counts)
+    assert len(set(counts)) > 2
+    assert Phase.START in {phase for phase, _ in heard}
+
+
+def test_log_holds_every_rank_and_scratch_is_gone(pool: WarmPool, tmp_path: Path) -> None:
+    log_path = tmp_path / "logs with spaces" / "trial #7.log"
+    outcome = pool.run(
+        make_task(user_module("wrong_shape_on_last_rank"), data_parallel_size=2), timeout_s=LIMIT_S, log_path=log_path
+    )
+    assert isinstance(outcome, Crashed)
+    assert list(log_path.parent.iterdir()) == [log_path]
+    assert "[rank 1] RuntimeError: mat1 and mat2 shapes cannot be multiplied" in log_path.read_text()
+
+
+def test_checkpoint_is_saved_and_loaded_once_and_removed(pool: WarmPool, tmp_path: Path) -> None:
+    task = make_task(tiny_llama(), data_parallel_size=2, zero_stage=1, check_checkpoint=True)
+    outcome = pool.run(task, timeout_s=LIMIT_S, log_path=tmp_path / "trial.log")
+    assert isinstance(outcome, Measured), outcome
+    assert all(0 < report.checkpoint_peak_bytes <= report.device_used_bytes for report in outcome.ranks)
+    assert list(tmp_path.iterdir()) == [tmp_path / "trial.log"]
+
+
+def test_memory_limit_makes_out_of_memory_real_and_the_next_trial_runs(pool: WarmPool, tmp_path: Path) -> None:
+    # 200,000 x 64 parameters of embedding and as many of the head: 98 MiB of weights, and four times that to train.
+    task = make_task(tiny_llama(vocab_size=200_000), data_parallel_size=2, memory_limit_bytes=150 * MIB)
+    outcome = pool.run(task, timeout_s=LIMIT_S, log_path=tmp_path / "oom.log")
+    assert isinstance(outcome, OutOfMemory), outcome
+    assert outcome.capacity_bytes == 150 * MIB
+    assert outcome.requested_bytes > 10 * MIB
+    assert 0 < outcome.excess_fraction < 10
+    assert "DefaultCPUAllocator" in outcome.log_tail
+    _run_good_trial(pool, tmp_path)
+
+
+def test_one_rank_out_of_memory_ends_the_other_within_seconds(pool: WarmPool, tmp_path: Path) -> None:
+    task = make_task(user_module("hoards_on_last_rank"), data_parallel_size=2, memory_limit_bytes=500 * MIB)
+    began_s = time.monotonic()
+    outcome = pool.run(task, timeout_s=LIMIT_S, log_path=tmp_path / "oom.log")
+    assert time.monotonic() - began_s < 15
+    assert isinstance(outcome, OutOfMemory), outcome
+    assert (outcome.rank, outcome.phase) == (1, Phase.FORWARD)
+    assert outcome.requested_bytes == 4 << 30
+
+
+def test_hang_ends_at_the_time_limit_with_the_stack_in_its_log(pool: WarmPool, tmp_path: Path) -> None:
+    began_s = time.monotonic()
+    outcome = pool.run(
+        make_task(user_module("sleeps"), data_parallel_size=2), timeout_s=6.0, log_path=tmp_path / "hang.log"
+    )
+    assert 6.0 <= time.monotonic() - began_s < 12.0
+    assert isinstance(outcome, TimedOut), outcome
+    assert (outcome.limit_s, outcome.phase) == (6.0, Phase.FORWARD)
+    assert "misbehaving.py" in outcome.log_tail
+    _run_good_trial(pool, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "words"),
+    [
+        ("segfaults_on_last_rank", Crashed, "SIGSEGV"),
+        ("exits", Crashed, "SystemExit: 7"),
+        ("leaves_silently", Crashed, "left no report"),
+        ("cannot_be_built", Crashed, "FileNotFoundError: weights.bin"),
+        ("wrong_shape_on_last_rank", Crashed, "shapes cannot be multiplied"),
+    ],
+)
+def test_crash_is_told_with_its_cause_and_the_next_trial_runs(
+    pool: WarmPool, tmp_path: Path, function: str, kind: type, words: str
+) -> None:
+    began_s = time.monotonic()
+    outcome = pool.run(
+        make_task(user_module(function), data_parallel_size=2), timeout_s=LIMIT_S, log_path=tmp_path / "crash.log"
+    )
+    assert time.monotonic() - began_s < 15
+    assert isinstance(outcome, Crashed), outcome
+    assert words in outcome.message
+    if function.endswith("on_last_rank"):
+        assert outcome.rank == 1
+    _run_good_trial(pool, tmp_path)
+
+
+def test_loss_that_is_not_a_number_is_divergence(pool: WarmPool, tmp_path: Path) -> None:
+    task = make_task(user_module("becomes_nan"), data_parallel_size=2)
+    outcome = pool.run(task, timeout_s=LIMIT_S, log_path=tmp_path / "nan.log")
+    assert isinstance(outcome, Diverged), outcome
+    assert outcome.step == 1  # two micro-batches a step and rank: the third forward pass is in the second step
+    assert len(outcome.losses) == 2
+
+
+def test_rank_killed_by_a_stranger_is_host_out_of_memory(pool: WarmPool, tmp_path: Path) -> None:
+    task = make_task(user_module("killed_on_last_rank"), data_parallel_size=2)
+    began_s = time.monotonic()
+    outcome = pool.run(task, timeout_s=LIMIT_S, log_path=tmp_path / "killed.log")
+    assert time.monotonic() - began_s < 15
+    assert isinstance(outcome, HostOutOfMemory), outcome
+    assert outcome.rank == 1
+    _run_good_trial(pool, tmp_path)
+
+
+def test_programs_that_a_rank_started_end_with_it(pool: WarmPool, tmp_path: Path) -> None:
+    marker: list[psutil.Process] = []
+
+    def look(_phase: Phase, _steps: int) -> None:
+        ranks = _ranks_of(os.getpid())
+        marker.extend(child for rank in ranks for child in rank.children() if child.name() == "sleep")
+
+    task = make_task(user_module("starts_a_program_and_sleeps"))
+    outcome = pool.run(task, timeout_s=5.0, log_path=tmp_path / "t.log", on_progress=look)
+    assert isinstance(outcome, TimedOut), outcome
+    assert not [process for process in psutil.process_iter() if process in marker and process.is_running()]
+    assert not _ranks_of(os.getpid())
+
+
+def test_log_of_a_chatterbox_is_kept_in_bounds(pool: WarmPool, tmp_path: Path) -> None:
+    task = make_task(user_module("prints_endlessly"))
+    outcome = pool.run(task, timeout_s=LIMIT_S, log_path=tmp_path / "chatter.log")
+    assert isinstance(outcome, Measured), outcome
+    assert (tmp_path / "chatter.log").stat().st_size < 32 * MIB
+
+
+def test_death_of_the_worker_is_an_outcome_and_another_is_started(pool: WarmPool, tmp_path: Path) -> None:
+    dead: list[psutil.Process] = []
+
+    def kill_worker(_phase: Phase, steps_done: int) -> None:
+        if steps_done > 2 and not dead:
+            (worker,) = psutil.Process().children()
+            dead.extend([worker, *worker.children()])
+            os.kill(worker.pid, signal.SIGKILL)
+
+    task = make_task(tiny_llama(), data_parallel_size=2, steps=100_000)
+    outcome = pool.run(task, timeout_s=LIMIT_S, log_path=tmp_path / "worker.log", on_progress=kill_worker)
+    assert isinstance(outcome, Crashed), outcome
+    assert (outcome.rank, outcome.exit_code) == (-1, -9)
+    assert len(dead) == 3
+    psutil.wait_procs(dead, timeout=3)
+    assert not [process for process in dead if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    _run_good_trial(pool, tmp_path)
+
+
+def test_worker_that_died_between_trials_is_replaced(pool: WarmPool, tmp_path: Path) -> None:
+    pool.ping()
+    (worker,) = psutil.Process().children()
+    worker.kill()
+    worker.wait(timeout=5)
+    _run_good_trial(pool, tmp_path)
+
+
+class _Stop(Exception):
+    """Stands for Ctrl-C, which arrives as an exception at any moment."""
+
+
+def test_interruption_ends_the_trial_and_leaves_no_process(pool: WarmPool, tmp_path: Path) -> None:
+    seen: list[psutil.Process] = []
+
+    def interrupt(_phase: Phase, steps_done: int) -> None:
+        if steps_done > 2:
+            seen.extend(_ranks_of(os.getpid()))
+            raise _Stop
+
+    with pytest.raises(_Stop):
+        pool.run(
+            make_task(tiny_llama(), data_parallel_size=2, steps=100_000),
+            timeout_s=LIMIT_S,
+            log_path=tmp_path / "stopped.log",
+            on_progress=interrupt,
+        )
+    assert len(seen) == 2
+    psutil.wait_procs(seen, timeout=3)
+    assert not [process for process in seen if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    assert not psutil.Process().children()
+    assert list(tmp_path.iterdir()) == [tmp_path / "stopped.log"]
+    _run_good_trial(pool, tmp_path)
+
+
+def test_warm_trial_costs_little_beyond_building_and_steps(pool: WarmPool, tmp_path: Path) -> None:
+    overheads = []
+    for _ in range(3):
+        began_s = time.monotonic()
+        outcome = pool.run(make_task(tiny_llama()), timeout_s=LIMIT_S, log_path=tmp_path / "trial.log")
+        assert isinstance(outcome, Measured), outcome
+        (report,) = outcome.ranks
+        spent_s = report.build_s + report.engine_s + sum(report.step_times_s)
+        overheads.append(time.monotonic() - began_s - spent_s)
+    assert min(overheads) < 1.5
