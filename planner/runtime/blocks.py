@@ -102,15 +102,12 @@ class LayerInputs:
         mask = self._mask(hidden, self._family.window_of(index))
         if self._family.rotary is None:
             return {"attention_mask": mask}
-        return {"attention_mask": mask, "position_embeddings": self._rotary(hidden)}
-
-    def _rotary(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         key = (hidden.shape[1], hidden.dtype)
         if key not in self._tables:
             positions = torch.arange(hidden.shape[1], device=hidden.device).unsqueeze(0)
             with torch.no_grad():
                 self._tables[key] = self._family.rotary.to(hidden.device)(hidden, position_ids=positions)
-        return self._tables[key]
+        return {"attention_mask": mask, "position_embeddings": self._tables[key]}
 
     def _mask(self, hidden: torch.Tensor, window: int) -> torch.Tensor | None:
         seq_len = hidden.shape[1]

@@ -19,6 +19,7 @@ from torch import nn
 from planner.runtime.blocks import DecoderBlock, Head, LayerInputs, Positions, TokenEmbedding
 from planner.runtime.checkpointing import recompute_of
 from planner.runtime.families import Family, complete_replicated_gradients
+from planner.runtime.gradient_norm import unmark_tied_copies
 from planner.runtime.grid import TensorGroup, tensor_group_of, topology_of
 from planner.runtime.initialisation import Placement, materialise
 from planner.runtime.tensor_parallel import next_token_loss
@@ -150,6 +151,7 @@ class StagedModel(PipelineModule):
             loss_fn=lambda logits, tokens: self._builder.loss(logits, tokens),
             activation_checkpoint_interval=0,
         )
+        unmark_tied_copies(self.tied_modules)
 
     def _partition_layers(self, method: str = "uniform") -> None:
         """DeepSpeed calls this once its process groups exist and before it builds its own blocks."""

@@ -68,8 +68,8 @@ class TokenFile:
                 why="training.data.path names the file that the trainer reads tokens from",
                 fix="write the path as this machine sees it, or leave it out for synthetic tokens",
             )
-        kind = {2: np.dtype("<u2"), 4: np.dtype("<u4")}[data.token_bytes]
-        self._tokens = np.memmap(path, dtype=kind, mode="r", shape=(path.stat().st_size // kind.itemsize,))
+        count = path.stat().st_size // data.token_bytes  # a torn last token is not read
+        self._tokens: np.memmap = np.memmap(path, dtype=f"<u{data.token_bytes}", mode="r", shape=(count,))
         self._seed = seed
         self._seq_len = seq_len
         self._vocab_size = vocab_size

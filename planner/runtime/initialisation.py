@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from planner.runtime.data import derived_seed
+from planner.runtime.gradient_norm import mark_counted
 from planner.runtime.tensor_parallel import Shard
 from planner.spec._record import record
 
@@ -60,10 +61,7 @@ def _real(parameter: nn.Parameter, *, canonical: str, placement: Placement) -> n
     real = nn.Parameter(local, requires_grad=parameter.requires_grad)
     if shard is not None:
         real.shard = shard
-    # DeepSpeed's gradient norms count, beyond the first tensor-parallel rank, only parameters that say so: the shards.
-    # With stages its fp32 norm asks the same of every stage but the first, so the first tensor-parallel rank of each
-    # stage says so for all it holds. (deepspeed/runtime/utils.py clip_grad_norm_, zero/stage_1_and_2.py, 0.19.8)
-    real.model_parallel = shard is not None or placement.tensor_rank == 0
+    mark_counted(real, is_shard=shard is not None, tensor_rank=placement.tensor_rank)
     return real
 
 

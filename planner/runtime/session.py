@@ -19,10 +19,12 @@ from deepspeed.accelerator import get_accelerator
 from torch import distributed
 
 from planner.runtime.data import micro_batches, open_samples, sample_indices
+from planner.runtime.fresh_optimizer import take_back_setup_step
+from planner.runtime.gradient_norm import mark_gradients
 from planner.runtime.grid import coordinates_of, make_grid, require_world
 from planner.runtime.models import build_model
 from planner.runtime.schedule import WarmupCosine
-from planner.spec import Phase, TrialTask
+from planner.spec import Phase, Precision, TrialTask
 from planner.spec._record import record
 
 
@@ -90,10 +92,8 @@ class TrainingSession:
     def train_step(self) -> StepResult:
         """Run one optimizer step: all its micro-batches."""
         self._fed = 0
-        if self._task.candidate.layout.pipeline_parallel_size > 1:
-            result = self._pipeline_step()
-        else:
-            result = self._plain_step()
+        staged = self._task.candidate.layout.pipeline_parallel_size > 1
+        result = self._pipeline_step() if staged else self._plain_step()
         self._sequences_per_step = self._total(self._fed)
         return result
 
@@ -168,6 +168,8 @@ def build_session(task: TrialTask, *, on_phase: Callable[[Phase], None]) -> Trai
     on_phase(Phase.BUILD_MODEL)
     grid = make_grid(task.candidate.layout) if task.candidate.layout.pipeline_parallel_size == 1 else None
     model = build_model(task, ds_config=ds_config, grid=grid).train()
+    if task.candidate.zero_stage == 0 and task.candidate.precision is not Precision.FP32:
+        mark_gradients(model)
     on_phase(Phase.BUILD_ENGINE)
     engine, *_rest = deepspeed.initialize(
         model=model,
@@ -176,4 +178,5 @@ def build_session(task: TrialTask, *, on_phase: Callable[[Phase], None]) -> Trai
         mpu=grid,
         lr_scheduler=lambda optimizer: WarmupCosine(optimizer, task.training),
     )
+    take_back_setup_step(engine.optimizer)
     return TrainingSession(task, engine=engine, on_phase=on_phase)
