@@ -40,7 +40,7 @@ def reduced_task(job: JobSpec, candidate: Candidate, *, deepspeed_version: str, 
     `fp16_on_cpu`: whether DeepSpeed takes fp16 on this machine's CPU; without it bf16 stands in.
     """
     layout = _layout(job.model, candidate)
-    model = reduce_model(job.model, _small_shape(job, candidate, num_layers=sum(layout.stage_layers)))
+    model = reduce_model(job.model, _small_shape(job, layout))
     small = _candidate(job.model, candidate, layout=layout, fp16_on_cpu=fp16_on_cpu)
     small_job = replace(
         job,
@@ -111,13 +111,9 @@ def _checkpoints_in_part(candidate: Candidate) -> bool:
     return checkpointing.kind is CheckpointingKind.LAYERS and checkpointing.num_layers < most
 
 
-def _small_shape(job: JobSpec, candidate: Candidate, *, num_layers: int) -> SmallShape:
-    window = job.model.sliding_window
-    return SmallShape(
-        num_layers=max(num_layers, 1),
-        even_vocab=job.model.vocab_size % candidate.layout.tensor_parallel_size == 0,
-        slides=0 < window < job.training.seq_len,
-    )
+def _small_shape(job: JobSpec, layout: ParallelLayout) -> SmallShape:
+    slides = 0 < job.model.sliding_window < job.training.seq_len
+    return SmallShape(num_layers=max(sum(layout.stage_layers), 1), slides=slides)
 
 
 def _candidate(model: ModelSpec, candidate: Candidate, *, layout: ParallelLayout, fp16_on_cpu: bool) -> Candidate:

@@ -44,11 +44,10 @@ _NAMES = {
 
 @record
 class SmallShape:
-    """`num_layers` is chosen by the layout; `even_vocab` says whether the vocabulary splits evenly, as the real one."""
+    """What the plan decides. `slides`: the real sequence is longer than the attention's window."""
 
     num_layers: int
-    even_vocab: bool
-    slides: bool  # the real sequence is longer than the attention's window
+    slides: bool
 
 
 def reduce_model(model: ModelSpec, shape: SmallShape) -> ModelSpec:
@@ -86,7 +85,7 @@ def _sizes(model: ModelSpec, shape: SmallShape) -> dict[str, int]:
         "head_size": HEAD_SIZE,
         "ffn": 2 * hidden,
         "expert_ffn": hidden,
-        "vocab": VOCAB_SIZE if shape.even_vocab else VOCAB_SIZE + 1,
+        "vocab": VOCAB_SIZE,
         "experts": experts,
         "experts_per_token": min(model.num_experts_per_token, 2, max(experts, 1)),
         "shared_experts": min(model.num_shared_experts, 1),
@@ -96,7 +95,7 @@ def _sizes(model: ModelSpec, shape: SmallShape) -> dict[str, int]:
         "latent_head": HEAD_SIZE,
         "rotary_head": ROTARY_HEAD_SIZE,
     }
-    return {name: sizes[role] for role, names in _NAMES.items() for name in names} | {"vocab_size": sizes["vocab"]}
+    return {name: sizes[role] for role, names in _NAMES.items() for name in names}
 
 
 def _reduced(key: str, value: Any, sizes: dict[str, int]) -> Any:

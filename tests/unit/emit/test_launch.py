@@ -49,9 +49,7 @@ def all_renderings() -> Iterator[tuple[str, tuple[EmittedFile, ...]]]:
             yield f"{launcher}-{nodes}-{name}", files
 
 
-@pytest.mark.parametrize(
-    "files", [pytest.param(files, id=name) for name, files in all_renderings()]
-)
+@pytest.mark.parametrize("files", [pytest.param(files, id=name) for name, files in all_renderings()])
 def test_scripts_of_every_launcher_are_clean_shell(files: tuple[EmittedFile, ...], tmp_path: Path) -> None:
     write_files(tmp_path, files)
     for file in files:
