@@ -106,7 +106,7 @@ _jobs = st.fixed_dictionaries(
         "memory_headroom": st.floats(0, 0.9),
         "trials": _trials,
         "environment": st.dictionaries(_names, _texts, max_size=3),
-        "slurm": st.dictionaries(_names, st.one_of(_texts, st.integers(-(10**9), 10**9), st.floats(**_finite)), max_size=2),
+        "slurm": st.dictionaries(_names, st.one_of(_texts, st.integers(0, 10**9), st.floats(**_finite)), max_size=2),
         "launch": _some_of(
             launcher=st.sampled_from(["torchrun", "deepspeed", "slurm", "kubernetes"]),
             command=_names.map(lambda word: f"{word}.py --config {{deepspeed_config}}"),
