@@ -20,7 +20,7 @@ from planner.errors import InputError, did_you_mean
 from planner.spec import Candidate, DeviceKind, JobSpec
 
 Manifest = dict[str, Any]
-_OPTIONS = ("image", "namespace", "name")
+OPTIONS = ("image", "namespace", "name")
 _DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?\Z")
 _LONGEST_NAME = 40  # the operator adds "-worker-123" and a label holds 63 characters
 _PLAN_MOUNT = "/plan"
@@ -58,11 +58,11 @@ def render_kubernetes(
 def _options(job: JobSpec) -> dict[str, str]:
     given = dict(job.launch.kubernetes)
     for key in given:
-        if key not in _OPTIONS:
+        if key not in OPTIONS:
             raise InputError(
                 f"kubernetes.{key} is not known",
                 why="the section takes image, namespace and name",
-                fix=did_you_mean(key, _OPTIONS),
+                fix=did_you_mean(key, OPTIONS),
             )
     if not given.get("image"):
         raise InputError(

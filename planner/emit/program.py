@@ -15,7 +15,7 @@ from planner.spec._record import record
 _SLOT = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")
 SHELL_OPERATORS = frozenset({"|", "||", "&", "&&", ";", "<", ">", ">>", "2>", "2>&1", "&>"})
 _PYTHON = re.compile(r"(.*/)?python[0-9.]*\Z")
-_RUNTIME_FILES = {"deepspeed_config": "ds_config.json", "task": "task.json"}
+RUNTIME_FILES = {"deepspeed_config": "ds_config.json", "task": "task.json"}
 
 
 @record
@@ -147,15 +147,15 @@ def _pieces(word: str, values: dict[str, str]) -> list[tuple[bool, str]]:
         name = match.group(1)
         if name is None:
             pieces.append((False, match.group()[0]))
-        elif name in _RUNTIME_FILES:
-            pieces.append((True, f'"$PLAN_DIR"/{_RUNTIME_FILES[name]}'))
+        elif name in RUNTIME_FILES:
+            pieces.append((True, f'"$PLAN_DIR"/{RUNTIME_FILES[name]}'))
         elif name in values:
             pieces.append((False, values[name]))
         else:
             raise InputError(
                 f"launch.command has an unknown slot {{{name}}}",
                 why="a name in braces is filled with a value of the plan",
-                fix=f"{did_you_mean(name, [*_RUNTIME_FILES, *values])} Write {{{{{name}}}}} for the braces themselves.",
+                fix=f"{did_you_mean(name, [*RUNTIME_FILES, *values])} Write {{{{{name}}}}} for the braces themselves.",
             )
     return [*pieces, (False, word[end:])]
 

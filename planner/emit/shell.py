@@ -98,6 +98,10 @@ def environment_text(job: JobSpec, paths: LaunchPaths, *, processes: int) -> str
     lines = [
         f"# Threads of one rank: the cores of a node shared by its {processes} ranks, as in the trials.",
         "cores=$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)",
+        "if read -r quota period 2>/dev/null </sys/fs/cgroup/cpu.max && [[ $quota != max ]]; then",
+        "  limit=$(( (quota + period - 1) / period ))  # what a container may use of them",
+        "  if (( cores > limit )); then cores=$limit; fi",
+        "fi",
         f'export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-$(( cores > {processes} ? cores / {processes} : 1 ))}}"',
         "# Said out loud, because DeepSpeed guesses its device from what is installed.",
         f"export DS_ACCELERATOR={job.cluster.gpu.device}",

@@ -2,9 +2,9 @@
 
     python -m planner.runtime.parse_config --config ds_config.json --data-parallel-size 64
 
-Prints one JSON document on standard output: `{"ok": true, "deepspeed_version": "0.19.8", "train_batch_size": 512, …}` or
-`{"ok": false, "error": "…"}`, and exits 0 either way; any other end is a crash. DeepSpeed's own talk goes to standard
-error. Parsing alone does not prove that a config runs: the caller also checks rules and trains two steps.
+Prints one JSON document on standard output, `{"ok": true, "train_batch_size": 512, …}` or `{"ok": false, "error": "…"}`,
+and exits 0 either way; any other end is a crash. DeepSpeed's own talk goes to standard error. Parsing alone does not
+prove that a config runs: the caller also checks rules and trains two steps.
 """
 
 from __future__ import annotations
@@ -50,7 +50,11 @@ def parse_config(path: Path, *, data_parallel_size: int) -> dict[str, Any]:
     try:
         parsed = module.DeepSpeedConfig(str(path), mpu=_GridOfWorld(data_parallel_size))
     except Exception as problem:  # whatever DeepSpeed raises is its verdict: assertions, ValueError, pydantic's errors
-        return {"ok": False, "error": f"{type(problem).__name__}: {problem}", "deepspeed_version": deepspeed.__version__}
+        return {
+            "ok": False,
+            "error": f"{type(problem).__name__}: {problem}",
+            "deepspeed_version": deepspeed.__version__,
+        }
     return {
         "ok": True,
         "deepspeed_version": deepspeed.__version__,

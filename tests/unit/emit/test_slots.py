@@ -1,0 +1,16 @@
+"""The job file checks `launch.command` before any trial runs; what it takes has to be what is filled in."""
+
+from __future__ import annotations
+
+from planner.emit.kubernetes import OPTIONS
+from planner.emit.program import RUNTIME_FILES, slot_values
+from planner.jobfile.launch_schema import COMMAND_SLOTS, KUBERNETES_KEYS
+from tests.unit.emit.samples import make_candidate, make_job
+
+
+def test_slots_the_job_file_accepts_are_those_that_are_filled() -> None:
+    assert set(COMMAND_SLOTS) == {*RUNTIME_FILES, *slot_values(make_job(), make_candidate())}
+
+
+def test_kubernetes_keys_the_job_file_accepts_are_those_that_are_read() -> None:
+    assert set(KUBERNETES_KEYS) == set(OPTIONS)
