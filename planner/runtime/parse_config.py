@@ -2,7 +2,7 @@
 
     python -m planner.runtime.parse_config --config ds_config.json --data-parallel-size 64
 
-Prints one JSON document on standard output, `{"ok": true, "train_batch_size": 512, …}` or `{"ok": false, "error": "…"}`,
+Prints one JSON document on standard output, `{"ok": true, "train_batch_size": 512, …}` or `{"ok": false, "error": "…"}`
 and exits 0 either way; any other end is a crash. DeepSpeed's own talk goes to standard error. Parsing alone does not
 prove that a config runs: the caller also checks rules and trains two steps.
 """
