@@ -12,6 +12,7 @@ from planner.report.wording import MEMORY_LABELS, TIME_LABELS
 from planner.spec.kinds import DeviceKind
 from planner.spec.trial import Measured, RankReport
 
+_SMALL_FRACTION = 0.25  # bars that fill less of the scale are shown once more, enlarged
 _MAX_RANKS = 8  # bars of measured ranks; the ones using most are shown
 
 # Tones of measured parts follow those of the model's parts, so that no colour means two things.
@@ -36,6 +37,13 @@ def memory_blocks(report: ReportInput) -> tuple[Block, ...]:
         markers.insert(0, Marker(label=label, amount=usable_bytes * (1 - headroom)))
     scale = max(usable_bytes, *(bar.total for bar in bars)) * 1.02
     blocks: list[Block] = [Bars(bars=tuple(bars), scale=scale, markers=tuple(markers))]
+    longest = max(bar.total for bar in bars)
+    if 0 < longest < _SMALL_FRACTION * scale:
+        blocks = [
+            Bars(bars=tuple(bars), scale=scale, markers=tuple(markers), has_legends=False),
+            Paragraph(text="The same, enlarged:"),
+            Bars(bars=tuple(bars), scale=longest * 1.02),
+        ]
     bounds = (
         f"What the run cannot do without lies between {format_bytes(memory.low_bytes)} and "
         f"{format_bytes(memory.high_bytes)} ({report.plan.estimate.kind})."

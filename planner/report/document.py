@@ -67,11 +67,13 @@ class Marker:
 
 @record
 class Bars:
-    """Stacked bars on one scale from 0 to `scale` (in the unit of the amounts)."""
+    """Stacked bars on one scale from 0 to `scale` (in the unit of the amounts). `has_legends`: whether their parts
+    are named below them."""
 
     bars: tuple[Bar, ...]
     scale: float
     markers: tuple[Marker, ...] = ()
+    has_legends: bool = True
 
     def __post_init__(self) -> None:
         require(self.scale > 0, "bars need a scale")
@@ -79,6 +81,8 @@ class Bars:
     @property
     def legends(self) -> tuple[Bar, ...]:
         """One bar for each set of parts, the longest, to name the parts and their amounts by."""
+        if not self.has_legends:
+            return ()
         longest: dict[tuple[str, ...], Bar] = {}
         for bar in self.bars:
             parts = tuple(segment.label for segment in bar.segments)

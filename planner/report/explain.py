@@ -42,7 +42,8 @@ def explain_winner(report: ReportInput) -> str:
     elif plan.trial_number >= 0:
         among = f"{superlative} of {format_count(search.num_trials)} tried out of {legal}"
     else:
-        among = f"{superlative} of {legal} by the model; none was tried"
+        cannot_fit = f", {format_count(search.num_screened)} of which cannot fit" if search.num_screened else ""
+        among = f"{superlative} by the model of {legal}{cannot_fit}; none was tried"
     return f"{describe_candidate(plan.candidate)}: {speed} ({promise.step_time_kind}), {among}."
 
 
@@ -57,7 +58,7 @@ def explain_lead(report: ReportInput) -> str:
     sentence = f"{_lead(report, runner_up)} ({named}; {speed})"
     if other is not None:
         sentence += f": {describe_differences(report.plan.candidate, other)}"
-    return sentence + _saving_clause(report, runner_up) + _noise_clause(report, runner_up) + "."
+    return f"{sentence}{_noise_clause(report, runner_up) or _saving_clause(report, runner_up)}."
 
 
 def explain_memory(report: ReportInput) -> str:

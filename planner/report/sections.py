@@ -60,7 +60,7 @@ def next_commands(report: ReportInput) -> tuple[Command, ...]:
         Command(command=report.launch_command, does="starts the training run"),
         Command(
             command=f"planner verify {shlex.quote(report.plan_dir)}",
-            does="runs it for a few steps here and holds it to the promise",
+            does="on the target machine: runs a few steps and holds them to the promise",
         ),
     )
 
@@ -109,7 +109,8 @@ def _promise(report: ReportInput) -> tuple[Block, ...]:
 def _trials(report: ReportInput) -> tuple[Block, ...]:
     blocks: list[Block] = []
     if report.plan.search.trials_note:
-        blocks.append(Paragraph(text=report.plan.search.trials_note))
+        note = report.plan.search.trials_note
+        blocks.append(Paragraph(text=note[0].upper() + note[1:] + ("" if note.endswith(".") else ".")))
     if report.trials:
         numbers = [trial.number for trial in report.trials]
         chosen = report.plan.trial_number
@@ -220,9 +221,10 @@ def _config(report: ReportInput) -> tuple[Block, ...]:
 
 def _environment(report: ReportInput) -> tuple[Block, ...]:
     plan = report.plan
-    versions = (("planner", plan.planner_version), *plan.versions)
-    origin = (("job hash", plan.job_hash), ("trials ran on", plan.machine or "no machine: no trial was run"))
-    return _pairs((*versions, *plan.hardware, *origin), "what", "value")
+    own = () if "planner" in dict(plan.versions) else (("planner", plan.planner_version),)
+    hardware = tuple((name.replace("_", " "), value) for name, value in plan.hardware)
+    origin = (("job hash", plan.job_hash), ("machine that planned", plan.machine or "not recorded"))
+    return _pairs((*own, *plan.versions, *hardware, *origin), "what", "value")
 
 
 def _pairs(pairs: tuple[tuple[str, str], ...], left: str, right: str) -> tuple[Block, ...]:

@@ -21,7 +21,7 @@ p{margin:.4rem 0;max-width:72ch;overflow-wrap:anywhere}
 .facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(9.5rem,1fr));gap:.75rem;margin:0}
 .facts div{background:var(--card);border:1px solid var(--line);border-radius:.6rem;padding:.7rem .9rem}
 dt{color:var(--dim);font-size:.85rem}
-dd{margin:0;font-size:1.05rem;font-weight:600;font-variant-numeric:tabular-nums}
+dd{margin:0;font-size:1rem;font-weight:600;font-variant-numeric:tabular-nums}
 dd.origin{font-size:.8rem;font-weight:400;color:var(--accent)}
 nav{display:flex;flex-wrap:wrap;gap:.3rem 1rem;margin:1.2rem 0;font-size:.85rem}
 a{color:var(--accent)}
@@ -36,7 +36,7 @@ th{color:var(--dim);font-weight:500;white-space:nowrap}
 tbody tr:last-child td{border-bottom:0}
 .number{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
 td.words{min-width:6rem;overflow-wrap:break-word}
-td.code{white-space:pre-wrap;overflow-wrap:anywhere;min-width:7rem}
+td.code{white-space:nowrap}
 .wide td,.wide th{white-space:nowrap}
 tr.chosen td{background:var(--accent-soft);font-weight:600}
 figure{margin:.4rem 0 .8rem}
@@ -57,5 +57,5 @@ figcaption li b{color:var(--ink);font-weight:600}
 figcaption i{display:inline-block;width:.75em;height:.75em;border-radius:.15em;margin-right:.4em;vertical-align:-.05em}
 @media (max-width:32rem){main{padding:1.2rem .7rem 3rem}section{padding:.8rem .8rem}table{font-size:.82rem}
 th,td{padding-right:.55rem}.narrow .number{white-space:normal;min-width:4.1em}td.words{min-width:5.2rem}
-.facts div{padding:.5rem .7rem}dd{font-size:.98rem}}
+td.code{white-space:pre-wrap;overflow-wrap:anywhere;min-width:7rem}.facts div{padding:.5rem .7rem}dd{font-size:.98rem}}
 """ + "".join(f".tone{tone}{{background:var(--t{tone})}}" for tone in range(12))

@@ -63,6 +63,17 @@ def test_memory_bars_sum_to_what_is_used_and_show_both_limits() -> None:
     assert bars.scale > usable
 
 
+def test_memory_bars_that_fill_little_are_shown_again_enlarged() -> None:
+    report = quickstart_report()
+    promise = dataclasses.replace(report.plan.promise, usable_bytes=16 * 2**30)
+    roomy = dataclasses.replace(report, plan=dataclasses.replace(report.plan, promise=promise))
+    blocks = _blocks(build_document(roomy), "Device memory")
+    against_limit, enlarged = [block for block in blocks if isinstance(block, Bars)]
+    assert (against_limit.legends, against_limit.scale > 16 * 2**30) == ((), True)
+    assert enlarged.markers == () and enlarged.legends
+    assert enlarged.scale == pytest.approx(1.02 * max(bar.total for bar in enlarged.bars))
+
+
 def test_memory_bars_of_many_ranks_show_the_fullest_eight() -> None:
     report = quickstart_report()
     many = make_measured(step_time_s=0.4, device_used_bytes=2**29, num_ranks=64)  # rank 0 uses most

@@ -21,7 +21,9 @@ def test_choice_after_trials_says_speed_lead_and_distance_to_the_limit() -> None
 
 def test_choice_without_a_trial_says_that_none_was_tried() -> None:
     chosen, lead, _ = explain_choice(cluster_report())
-    assert chosen.endswith("(computed), the fastest of 1,480 legal candidates by the model; none was tried.")
+    assert chosen.endswith(
+        "(computed), the fastest by the model of 1,480 legal candidates, 300 of which cannot fit; none was tried."
+    )
     assert "tensor 4 instead of 8" in lead
 
 
@@ -31,6 +33,7 @@ def test_lead_within_the_spread_of_both_measurements_is_called_a_tie() -> None:
     trials = (dataclasses.replace(report.trials[0], outcome=noisy), *report.trials[1:])
     _, lead, _ = explain_choice(dataclasses.replace(report, trials=trials))
     assert lead.endswith("closer than their measurements' spread (51.0 ms), so either would do.")
+    assert "saves" not in lead  # nothing to explain
     _, clear_lead, _ = explain_choice(report)
     assert "either would do" not in clear_lead
 
