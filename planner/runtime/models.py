@@ -19,7 +19,8 @@ from planner.runtime.building import Assembly, BlockBuilder, PlainModel, StagedM
 from planner.runtime.families import BLOCK_WISE_TYPES, Family, family_of
 from planner.runtime.grid import coordinates_of, tensor_group_of
 from planner.runtime.initialisation import Placement
-from planner.spec import Attention, Precision, TrialTask
+from planner.runtime.kernels import choose_kernels
+from planner.spec import Precision, TrialTask
 
 DTYPES = {Precision.FP32: torch.float32, Precision.FP16: torch.float16, Precision.BF16: torch.bfloat16}
 
@@ -59,7 +60,7 @@ def config_of(task: TrialTask) -> Any:
             fix=did_you_mean(model_type, BLOCK_WISE_TYPES),
         )
     config = transformers.CONFIG_MAPPING[model_type].from_dict(settings)
-    config._attn_implementation = {Attention.EAGER: "eager", Attention.SDPA: "sdpa"}[task.candidate.attention]
+    choose_kernels(config, task)
     config.use_cache = False
     return config
 

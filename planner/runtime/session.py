@@ -18,6 +18,7 @@ import torch
 from deepspeed.accelerator import get_accelerator
 from torch import distributed
 
+from planner.errors import InputError
 from planner.runtime.data import micro_batches, open_samples, sample_indices
 from planner.runtime.fresh_optimizer import take_back_setup_step
 from planner.runtime.gradient_norm import mark_gradients
@@ -26,6 +27,8 @@ from planner.runtime.models import build_model
 from planner.runtime.schedule import WarmupCosine
 from planner.spec import Phase, Precision, TrialTask
 from planner.spec._record import record
+
+RUN_KEY = "planner_run"  # in the checkpoint's client state
 
 
 @record
@@ -140,22 +143,57 @@ class TrainingSession:
         distributed.all_reduce(counted)
         return int(counted.item())
 
+    @property
+    def learning_rate(self) -> float:
+        """Of the coming optimizer step, of the first parameter group."""
+        return float(self.engine.get_lr()[0])
+
     def save_checkpoint(self, directory: Path | str) -> None:
         """Write DeepSpeed's own checkpoint into the directory; all ranks call it."""
         self._on_phase(Phase.CHECKPOINT_SAVE)
-        self.engine.save_checkpoint(str(directory))
+        self.engine.save_checkpoint(str(directory), client_state={RUN_KEY: self._run_identity()})
 
     def load_checkpoint(self, directory: Path | str) -> bool:
-        """Go on from the newest checkpoint in the directory; False when there is none. All ranks call it."""
+        """Go on from the newest checkpoint in the directory; False when there is none. All ranks call it.
+
+        The next step draws the samples that would have come next. Raises InputError when the checkpoint is of a run
+        whose samples differ.
+        """
         self._on_phase(Phase.CHECKPOINT_LOAD)
-        path, _state = self.engine.load_checkpoint(str(directory))
-        return path is not None
+        if not (Path(directory) / "latest").is_file():
+            return False
+        path, state = self.engine.load_checkpoint(str(directory))
+        if path is None:
+            return False
+        _require_same_run(state.get(RUN_KEY, {}), self._run_identity())
+        return True
+
+    def _run_identity(self) -> dict[str, Any]:
+        """What decides the samples of a step."""
+        training = self._task.training
+        return {
+            "seed": training.seed,
+            "seq_len": training.seq_len,
+            "global_batch_size": training.global_batch_size,
+            "data": training.data.path,
+        }
 
     def close(self) -> None:
         """Let go of the model and the engine, so that their memory can be reused."""
         self.engine.destroy()
         self.engine = None
         gc.collect()
+
+
+def _require_same_run(saved: dict[str, Any], wanted: dict[str, Any]) -> None:
+    changed = [name for name, value in wanted.items() if name in saved and saved[name] != value]
+    if changed:
+        said = ", ".join(f"{name} {saved[name]!r} (now {wanted[name]!r})" for name in changed)
+        raise InputError(
+            f"the checkpoint is of a run with another {said}",
+            why="the samples it has already seen could not be told from those still to come",
+            fix="resume with the job's former values, or train into another checkpoint folder",
+        )
 
 
 def build_session(task: TrialTask, *, on_phase: Callable[[Phase], None]) -> TrainingSession:

@@ -1,0 +1,106 @@
+"""The reference trainer's command line: one process per rank, started by torchrun, the deepspeed launcher or srun.
+
+    python -m planner.runtime.train --task task.json [--deepspeed-config ds_config.json] [--steps N] [--resume]
+                                    [--no-checkpoint] [--report report.json]
+
+Owns arguments, the launcher's environment and how an ending is told. Leaves the training to `trainer`. Nothing heavy is
+imported before the task is read, because DeepSpeed picks its accelerator when it is imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+
+from planner.errors import InputError, PlannerError
+from planner.spec import TrialTask
+from planner.spec._record import record
+from planner.spec.codec import DecodeError, from_plain, to_plain
+
+
+@record
+class LaunchedRank:
+    """Who this process is, as its launcher says."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+
+
+def launched_rank(environment: dict[str, str], *, local_rank: int | None) -> LaunchedRank:
+    """Read torchrun's and deepspeed's variables, else Slurm's; alone in the world when there are neither.
+
+    `local_rank`: from the command line, where the deepspeed launcher also puts it.
+    """
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    if "RANK" not in environment and "SLURM_PROCID" in environment:
+        names = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
+    rank, world_size = int(environment.get(names[0], "0")), int(environment.get(names[1], "1"))
+    fallback = rank if local_rank is None else local_rank
+    return LaunchedRank(rank=rank, world_size=world_size, local_rank=int(environment.get(names[2], str(fallback))))
+
+
+def load_task(path: Path, *, ds_config_path: Path | None) -> TrialTask:
+    """Read a task file, taking its DeepSpeed config from a file of its own where the task leaves it out.
+
+    Raises InputError, naming the file, when either cannot be read.
+    """
+    try:
+        task = from_plain(TrialTask, json.loads(path.read_text(encoding="utf-8")))
+        if ds_config_path is None:
+            return task
+        text = ds_config_path.read_text(encoding="utf-8")
+        json.loads(text)
+    except (OSError, json.JSONDecodeError, DecodeError) as problem:
+        raise InputError(
+            f"the trainer's files cannot be read: {problem}",
+            why=f"--task {path} and --deepspeed-config {ds_config_path} are written by the planner, as JSON",
+            fix="write them again with `planner emit PLAN_DIR`",
+        ) from problem
+    return dataclasses.replace(task, ds_config_json=text)
+
+
+def parse_arguments(arguments: list[str]) -> argparse.Namespace:
+    """The command line; see the module's text."""
+    parser = argparse.ArgumentParser(prog="python -m planner.runtime.train", description="Train as a plan says.")
+    parser.add_argument("--task", type=Path, required=True, help="task.json of the plan folder")
+    parser.add_argument("--deepspeed-config", type=Path, help="ds_config.json of the plan folder")
+    parser.add_argument("--steps", type=int, help="stop after this many optimizer steps of this run")
+    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint, if there is one")
+    parser.add_argument("--no-checkpoint", action="store_true", help="write no checkpoints, whatever the job says")
+    parser.add_argument("--report", type=Path, help="write what was measured, as JSON, at the end")
+    parser.add_argument("--local_rank", "--local-rank", type=int, help="set by the deepspeed launcher")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str]) -> int:
+    """Train; the exit code says how it ended (2: the input is wrong)."""
+    options = parse_arguments(arguments)
+    who = launched_rank(dict(os.environ), local_rank=options.local_rank)
+    try:
+        task = load_task(options.task, ds_config_path=options.deepspeed_config)
+        os.environ.setdefault("DS_ACCELERATOR", str(task.device))
+        from planner.runtime.trainer import Run, run_training
+
+        report = run_training(
+            Run(task=task, resume=options.resume, steps=options.steps, checkpoints=not options.no_checkpoint),
+            rank=who.rank,
+            world_size=who.world_size,
+            local_rank=who.local_rank,
+        )
+    except PlannerError as problem:
+        print(problem, file=sys.stderr, flush=True)
+        return problem.exit_code
+    if who.rank == 0 and options.report:
+        draft = options.report.with_suffix(".draft")
+        draft.write_text(json.dumps(to_plain(report)) + "\n", encoding="utf-8")
+        draft.rename(options.report)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
