@@ -48,9 +48,18 @@ class Meter(Protocol):
         ...
 
 
-def open_meter(device: DeviceKind, *, local_rank: int) -> Meter:
-    """The meter of this process's device."""
-    return CudaMeter(local_rank) if device is DeviceKind.CUDA else CpuMeter()
+@record
+class GpuMemory:
+    """What the driver says of one GPU. `used_bytes` counts all processes, and what the driver keeps for itself."""
+
+    uuid: str
+    used_bytes: int
+    total_bytes: int
+
+
+def open_meter(device: DeviceKind, *, local_rank: int, gpus_before: tuple[GpuMemory, ...]) -> Meter:
+    """The meter of this process's device. `gpus_before`: as `read_driver_memory` saw them before the trial."""
+    return CudaMeter(local_rank, gpus_before) if device is DeviceKind.CUDA else CpuMeter()
 
 
 class CpuMeter:
@@ -111,9 +120,9 @@ class CudaMeter:
     at the end of a section, when cached blocks may have been given back, so the allocator's part is taken at its peak.
     """
 
-    def __init__(self, local_rank: int) -> None:
+    def __init__(self, local_rank: int, gpus_before: tuple[GpuMemory, ...]) -> None:
         self._device = local_rank
-        self._others_by_uuid = _driver_memory()  # Keep: before this process has a context of its own there
+        self._before_by_uuid = {gpu.uuid: gpu for gpu in gpus_before}
 
     def allocated_bytes(self) -> int:
         return int(torch.cuda.memory_allocated(self._device))
@@ -139,27 +148,29 @@ class CudaMeter:
         """Held by others before this process came. The driver's `used` also counts what it keeps for itself, which is
         the part of its total that CUDA does not show."""
         uuid = f"GPU-{torch.cuda.get_device_properties(self._device).uuid}"
-        if uuid not in self._others_by_uuid:  # no NVML, or a MIG slice: all that is used counts as ours
+        before = self._before_by_uuid.get(uuid)
+        if before is None:  # no NVML, or a MIG slice: all that is used counts as ours
             return 0
-        used, nvml_total = self._others_by_uuid[uuid]
-        return max(0, used - max(0, nvml_total - total_bytes))
+        kept_by_driver = max(0, before.total_bytes - total_bytes)
+        return max(0, before.used_bytes - kept_by_driver)
 
 
-def _driver_memory() -> dict[str, tuple[int, int]]:
-    """UUID -> (used, total) bytes of every GPU as the driver tells without a context; empty without NVML."""
+def read_driver_memory() -> tuple[GpuMemory, ...]:
+    """Every GPU as NVML tells, which opens no context; none without NVML. Not to be called in a forked child."""
     if importlib.util.find_spec("pynvml") is None:
-        return {}
+        return ()
     nvml: Any = importlib.import_module("pynvml")
     try:
         nvml.nvmlInit()
-        memory = {}
+        gpus = []
         for index in range(nvml.nvmlDeviceGetCount()):
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
             uuid = nvml.nvmlDeviceGetUUID(handle)
-            info = nvml.nvmlDeviceGetMemoryInfo(handle)
-            memory[uuid if isinstance(uuid, str) else uuid.decode()] = (int(info.used), int(info.total))
+            memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+            name = uuid if isinstance(uuid, str) else uuid.decode()
+            gpus.append(GpuMemory(uuid=name, used_bytes=int(memory.used), total_bytes=int(memory.total)))
         nvml.nvmlShutdown()
     except nvml.NVMLError as problem:
-        print(f"[meter] NVML does not answer ({problem}); memory of other processes is counted as this rank's")
-        return {}
-    return memory
+        print(f"[meter] NVML does not answer ({problem}); memory of other processes is counted as the trial's")
+        return ()
+    return tuple(gpus)

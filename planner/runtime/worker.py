@@ -14,7 +14,6 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable
 from types import FrameType
 
 from planner.runtime.worker_process import die_with_parent
@@ -48,11 +47,8 @@ LAZY_MODULES = (
     "deepspeed.runtime.fp16.unfused_optimizer",
     "deepspeed.runtime.pipe.engine",
     "deepspeed.runtime.pipe.module",
-    "torch.profiler._cupti_monitor",
     "setuptools",
 )
-
-Tell = Callable[[Message], None]
 
 
 class RequestLines:
@@ -79,6 +75,19 @@ class RequestLines:
         return line.decode()
 
 
+class Answers:
+    """The pipe to the planner."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def tell(self, message: Message) -> None:
+        """Say something; BrokenPipeError when nobody listens any more."""
+        line = memoryview(encode_message(message).encode() + b"\n")
+        while line:
+            line = line[os.write(self.descriptor, line) :]
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Serve until told to stop or until the planner is gone. Exit code 0, or 1 when nothing could be imported."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -87,19 +96,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--model-type", action="append", default=[], help="import this model family at the start")
     options = parser.parse_args(arguments)
     die_with_parent(options.parent_pid, signal.SIGTERM)
-    tell = _take_over_standard_output()
+    answers = _take_over_standard_output()
     sys.path[:0] = options.python_path
     began_s = time.monotonic()
     try:
         warm_up(options.model_type)
     except Exception as problem:
-        tell(WorkerRefused(message=f"{type(problem).__name__}: {problem}"))
+        answers.tell(WorkerRefused(message=f"{type(problem).__name__}: {problem}"))
         raise
     signal.signal(signal.SIGTERM, _leave_in_order)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the planner's to handle
-    tell(WorkerReady(pid=os.getpid(), import_s=time.monotonic() - began_s))
+    answers.tell(WorkerReady(pid=os.getpid(), import_s=time.monotonic() - began_s))
     try:
-        serve(RequestLines(0), tell)
+        serve(RequestLines(0), answers)
     except (EOFError, BrokenPipeError):  # the planner is gone; there is no one left to tell
         return 0
     return 0
@@ -110,16 +119,11 @@ def _leave_in_order(_signal: int, _frame: FrameType | None) -> None:
     raise SystemExit(0)
 
 
-def _take_over_standard_output() -> Tell:
+def _take_over_standard_output() -> Answers:
     """Keep the pipe to the planner for answers alone; what libraries print goes to standard error."""
-    answers = os.fdopen(os.dup(1), "w")
+    answers = Answers(os.dup(1))
     os.dup2(2, 1)
-
-    def tell(message: Message) -> None:
-        answers.write(encode_message(message) + "\n")
-        answers.flush()
-
-    return tell
+    return answers
 
 
 def warm_up(model_types: list[str]) -> None:
@@ -152,25 +156,25 @@ def _import_ahead(name: str) -> None:
         print(f"[worker] {name} could not be imported ahead: {problem}", file=sys.stderr)
 
 
-def serve(requests: RequestLines, tell: Tell) -> None:
+def serve(requests: RequestLines, answers: Answers) -> None:
     """Answer requests until `Shutdown`."""
     while True:
         try:
             request = decode_message(requests.next_line())
         except DecodeError as problem:
-            tell(WorkerRefused(message=f"request not understood: {problem}"))
+            answers.tell(WorkerRefused(message=f"request not understood: {problem}"))
             continue
         if isinstance(request, Shutdown):
             return
         if isinstance(request, Ping):
-            tell(Pong(number=request.number))
+            answers.tell(Pong(number=request.number))
         elif isinstance(request, RunRequest):
-            tell(run_trial(request, requests, tell))
+            answers.tell(run_trial(request, requests, answers))
         else:
-            tell(WorkerRefused(message=f"{type(request).__name__} is not a request"))
+            answers.tell(WorkerRefused(message=f"{type(request).__name__} is not a request"))
 
 
-def run_trial(request: RunRequest, requests: RequestLines, tell: Tell) -> TrialEnd | WorkerRefused:
+def run_trial(request: RunRequest, requests: RequestLines, answers: Answers) -> TrialEnd | WorkerRefused:
     """Run one trial to its end."""
     from planner.runtime.worker_marks import TrialMarks
     from planner.runtime.worker_trial import ForkRefused, TrialWatch, fork_ranks
@@ -178,10 +182,10 @@ def run_trial(request: RunRequest, requests: RequestLines, tell: Tell) -> TrialE
     preload_model_code(request.task.model.model_type)
     marks = TrialMarks(request.task.candidate.layout.world_size)
     try:
-        pids = fork_ranks(request, marks)
-        tell(RanksStarted(number=request.number, pids=tuple(pids.values())))
+        pids = fork_ranks(request, marks, answers_descriptor=answers.descriptor)
+        answers.tell(RanksStarted(number=request.number, pids=tuple(pids.values())))
         watch = TrialWatch(request, pids, marks)
-        return watch.run(pause=lambda: requests.wait(WATCH_PERIOD_S), tell=tell)
+        return watch.run(pause=lambda: requests.wait(WATCH_PERIOD_S), tell=answers.tell)
     except ForkRefused as problem:
         return WorkerRefused(message=str(problem))
     finally:

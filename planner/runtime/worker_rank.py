@@ -23,6 +23,7 @@ from planner.runtime.measure import Meter, SectionPeaks, open_meter
 from planner.runtime.session import TrainingSession, build_session
 from planner.runtime.worker_marks import RankMarks
 from planner.runtime.worker_process import (
+    close_pipes,
     die_with_parent,
     leave_no_core_dump,
     lift_data_limit,
@@ -81,7 +82,7 @@ def _settle_in(seat: RankSeat) -> None:
     os.dup2(nothing, 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    os.closerange(3, 1 << 16)  # Keep: the worker's pipes, so that they close with the worker; nothing else is open
+    close_pipes()
     faulthandler.enable(file=2)
     faulthandler.register(signal.SIGUSR1, file=2)
     torch.set_num_threads(seat.threads)

@@ -11,12 +11,15 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 
+from planner.runtime.measure import read_driver_memory
 from planner.runtime.worker_marks import TrialMarks
-from planner.runtime.worker_process import num_threads_alive, settle_memory
+from planner.runtime.worker_process import native_threads, settle_memory
 from planner.runtime.worker_rank import RankSeat, result_path, run_rank
+from planner.spec import DeviceKind
 from planner.spec.codec import from_plain
 from planner.spec.worker import Progress, RankEnd, RankResult, RunRequest, TrialEnd
 
@@ -29,10 +32,18 @@ class ForkRefused(Exception):
     """Forking now would not be safe."""
 
 
-def fork_ranks(request: RunRequest, marks: TrialMarks) -> dict[int, int]:
-    """Start a child per rank and return rank -> process id. Raises ForkRefused while other threads are alive."""
-    if num_threads_alive() > 1:
-        raise ForkRefused(f"the worker has {num_threads_alive()} threads; a lock held by one would stay locked forever")
+def fork_ranks(request: RunRequest, marks: TrialMarks, *, answers_descriptor: int) -> dict[int, int]:
+    """Start a child per rank and return rank -> process id. Raises ForkRefused while other Python threads are alive.
+
+    Threads of native libraries are only told of: the GPU's driver starts one when DeepSpeed is
+    imported, and children forked beside it use the device unharmed (seen).
+    """
+    others = [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
+    if others:
+        raise ForkRefused(f"the worker runs Python threads ({', '.join(others)}); a lock held by one would stay locked")
+    if native_threads():
+        print(f"[worker] native threads at the fork: {', '.join(native_threads())}", file=sys.stderr)
+    gpus_before = read_driver_memory() if request.task.device is DeviceKind.CUDA else ()
     settle_memory()
     world_size = request.task.candidate.layout.world_size
     init_method = f"tcp://127.0.0.1:{_free_port()}"
@@ -48,6 +59,8 @@ def fork_ranks(request: RunRequest, marks: TrialMarks) -> dict[int, int]:
             worker_pid=os.getpid(),
             forked_at_s=time.monotonic(),
             threads=max(1, request.cores // world_size),
+            answers_descriptor=answers_descriptor,
+            gpus_before=gpus_before,
         )
         pen = marks.of_rank(rank)
         try:

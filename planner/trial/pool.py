@@ -109,20 +109,25 @@ class WarmPool:
             request = RunRequest(
                 number=self._number, task=task, timeout_s=timeout_s, scratch_dir=str(scratch), cores=usable_cores()
             )
-            end, worker_exit_code, last = self._converse(worker, request, on_progress or _ignore)
             ranks = range(task.candidate.layout.world_size)
             logs = [(rank, scratch / rank_log_name(rank)) for rank in ranks]
-            facts = TrialFacts(
-                task=task,
-                timeout_s=timeout_s,
-                end=end,
-                log_tails=tuple(read_tail(path) for _, path in logs),
-                last_phase=last.phase,
-                worker_exit_code=worker_exit_code,
-                kernel_oom_kills=kernel_oom_kills() - kills_before,
-            )
-            outcome = classify_trial(facts)
-            join_logs(logs, into=log_path, remarks=(_summary(outcome),))
+            remark = "interrupted"
+            try:
+                end, worker_exit_code, last = self._converse(worker, request, on_progress or _ignore)
+                outcome = classify_trial(
+                    TrialFacts(
+                        task=task,
+                        timeout_s=timeout_s,
+                        end=end,
+                        log_tails=tuple(read_tail(path) for _, path in logs),
+                        last_phase=last.phase,
+                        worker_exit_code=worker_exit_code,
+                        kernel_oom_kills=kernel_oom_kills() - kills_before,
+                    )
+                )
+                remark = _summary(outcome)
+            finally:
+                join_logs(logs, into=log_path, remarks=(remark,))
         return outcome
 
     def _start(self) -> WorkerProcess:
