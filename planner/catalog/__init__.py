@@ -1,7 +1,8 @@
 """The catalog: GPUs, links and clusters (YAML) and models (plain Hugging Face config.json), from files to records.
 
 A user's folder and a site's folder come before the shipped one (`planner.resources`). Reading is strict and safe
-(`documents`, `strict`, which the job file uses too); units are turned once (`hardware`); counts are exact (`models`).
+(`documents`, `yaml_text`, `strict`, which the job file uses too); units are turned once (`hardware`); counts are exact
+(`models`).
 """
 
 from planner.catalog.hardware import (

@@ -76,6 +76,16 @@ class ConfigReader:
             raise self._wrong("architectures", "it names the class that is built", "must be a list of class names")
         return value[0]
 
+    def require_architecture(self, endings: tuple[str, ...]) -> None:
+        """Refuse a class whose top is not the language-model head that is counted and trained."""
+        name = self.architecture(default="")
+        if name and not name.endswith(endings):
+            raise self.refuse(
+                f"architectures names the class {name!r}, which is no causal language model",
+                why="its head would be counted and trained as that of a language model",
+                fix="remove `architectures` to train it as one, or plan the class through `factory:`",
+            )
+
     def divides(self, whole: int, parts: int, *, fields: tuple[str, str]) -> int:
         """whole / parts; InputError naming both fields when it has a remainder."""
         if whole % parts:

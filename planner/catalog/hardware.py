@@ -12,7 +12,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from planner.catalog.documents import read_yaml
 from planner.catalog.entries import Entry, default_folders, find_entry, fold, list_entries, unknown_name
 from planner.catalog.hardware_schema import (
     ClusterFile,
@@ -24,6 +23,7 @@ from planner.catalog.hardware_schema import (
     SourcedFigures,
 )
 from planner.catalog.strict import validate
+from planner.catalog.yaml_text import read_yaml
 from planner.errors import InputError
 from planner.resources import CatalogFolder
 from planner.spec import ClusterSpec, DeviceKind, GpuSpec, LinkSpec, weakest

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from planner.catalog import decoders, encoders, generic
+from planner.catalog import decoders, encoders, generic, mixtures
 from planner.catalog.config_reader import ConfigReader
 from planner.catalog.documents import MAX_DIGITS, MAX_MODEL_CONFIG_BYTES, parse_json_object, read_text
 from planner.catalog.entries import default_folders, find_entry, list_entries, unknown_name
@@ -25,17 +25,17 @@ MAX_CANONICAL_CHARACTERS = 500_000  # a job file, at most 1 MiB, has to hold it
 
 FAMILIES: dict[str, Callable[[ConfigReader, str], ModelSpec]] = {
     "bert": encoders.bert,
-    "deepseek_v3": decoders.deepseek_v3,
+    "deepseek_v3": mixtures.deepseek_v3,
     "gemma": decoders.gemma,
     "gemma2": decoders.gemma,
     "gpt2": decoders.gpt2,
     "llama": decoders.llama,
     "mistral": decoders.llama,
-    "mixtral": decoders.mixtral,
+    "mixtral": mixtures.mixtral,
     "phi3": decoders.phi3,
     "qwen2": decoders.llama,
     "qwen3": decoders.llama,
-    "qwen3_moe": decoders.qwen3_moe,
+    "qwen3_moe": mixtures.qwen3_moe,
     "t5": encoders.t5,
     "vit": encoders.vit,
     generic.MODEL_TYPE: generic.decoder,

@@ -1,9 +1,14 @@
-"""Durations as people write them: `15m`, `120s`, `1h30m`, or a plain number of seconds."""
+"""Values of a form of their own that several sections share: durations, paths, sections left empty.
+
+A duration is written as people write it: `15m`, `120s`, `1h30m`, or a plain number of seconds.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from planner.catalog.documents import describe
 from planner.catalog.strict import complain
@@ -35,3 +40,21 @@ def _seconds(value: Any) -> float | None:
     if found is None:
         return None
     return sum(float(number) * unit for number, unit in zip(found.groups(), _SECONDS) if number)
+
+
+Duration = Annotated[float, BeforeValidator(parse_duration)]
+
+
+def no_zero_byte(text: str) -> str:
+    """Refuse what no file system takes."""
+    if "\0" in text:
+        raise complain("holds a zero byte", fix="write an ordinary path")
+    return text
+
+
+PathText = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(no_zero_byte)]
+
+
+def nothing_is_empty(value: Any) -> Any:
+    """A section with a name and nothing below it is a section with every default."""
+    return {} if value is None else value

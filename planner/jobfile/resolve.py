@@ -18,8 +18,10 @@ from planner.errors import InputError
 from planner.jobfile.cluster import THIS_MACHINE, cluster_of
 from planner.jobfile.machine import MachineFacts
 from planner.jobfile.not_yet import refuse_what_is_not_there_yet
-from planner.jobfile.schema import JobSchema, ModelSection, OptimizerSection, SearchSection, TrainingSection
+from planner.jobfile.schema import JobSchema, ModelSection
+from planner.jobfile.search_schema import SearchSection
 from planner.jobfile.source import read_source
+from planner.jobfile.training_schema import OptimizerSection, TrainingSection
 from planner.spec import (
     DataSpec,
     GpuSpec,

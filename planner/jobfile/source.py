@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from planner.catalog.documents import Document, KeyPath, parse_yaml, read_yaml, shorten
+from planner.catalog.documents import Document, KeyPath, shorten
+from planner.catalog.yaml_text import parse_yaml, read_yaml
 from planner.errors import InputError
 from planner.spec._record import record
 

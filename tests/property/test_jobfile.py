@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planner.catalog.documents import parse_yaml
+from planner.catalog.yaml_text import parse_yaml
 from planner.errors import InputError
 from planner.jobfile import dump_job, job_hash, load_job, resolve_job
 from planner.jobfile.dump import flow_text

@@ -9,13 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from planner.catalog.documents import (
-    MAX_FILE_BYTES,
-    parse_json_object,
-    parse_yaml,
-    read_text,
-    read_yaml,
-)
+from planner.catalog.documents import MAX_FILE_BYTES, parse_json_object, read_text
+from planner.catalog.yaml_text import parse_yaml, read_yaml
 from planner.errors import InputError
 
 

@@ -166,6 +166,9 @@ def test_model_from_config_field_of_wrong_kind_is_refused(value: object) -> None
         ({"attention_bias": "yes"}, "must be true or false"),
         ({"attention_dropout": 1.5}, "must be a number from 0 to below 1"),
         ({"attention_dropout": float("nan")}, ""),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "which is no causal language model"),
+        ({"architectures": "LlamaForCausalLM"}, "must be a list of class names"),
+        ({"model_type": "mistral", "num_key_value_heads": 0}, "num_key_value_heads"),
         ({"model_type": "lama"}, "cannot be counted"),
         ({"model_type": 5}, "cannot be counted"),
         ({"model_type": "llava", "text_config": {}}, "text_config"),
@@ -181,6 +184,18 @@ def test_model_from_config_contradiction_or_hostile_value_is_refused(change: dic
     with pytest.raises(InputError) as caught:
         model_from_config({**LLAMA, **change}, "mine")
     assert fragment in caught.value.error
+
+
+def test_model_from_config_absent_field_with_a_default_of_transformers_own_is_asked_for() -> None:
+    without = {key: value for key, value in LLAMA.items() if key != "num_key_value_heads"} | {"model_type": "mistral"}
+    with pytest.raises(InputError, match="no 'num_key_value_heads'"):
+        model_from_config(without, "mine")
+    assert model_from_config({**without, "num_key_value_heads": None}, "mine").num_kv_heads == 4
+
+
+def test_model_from_config_cross_attention_is_refused() -> None:
+    with pytest.raises(InputError, match="add_cross_attention"):
+        model_from_config({**_shipped("gpt2"), "add_cross_attention": True}, "mine")
 
 
 def test_model_from_config_unknown_type_names_near_ones_and_the_way_out() -> None:

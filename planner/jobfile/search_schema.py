@@ -1,0 +1,109 @@
+"""What a job file may say of the search: the axes (a value, a list, or left out) and how trials are run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from planner.catalog.documents import describe
+from planner.catalog.strict import StrictModel, complain, word_parser
+from planner.jobfile.quantities import Duration
+from planner.spec import ActivationCheckpointing, Precision, TrialMode
+
+MAX_AXIS_VALUES = 64
+
+
+def axis_of(parse: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
+    """A validator for one axis: a value or a list of values, each once."""
+
+    def parse_axis(value: Any) -> tuple[Any, ...]:
+        given = value if isinstance(value, list) else [value]
+        if not 1 <= len(given) <= MAX_AXIS_VALUES:
+            raise complain(
+                f"must list from 1 to {MAX_AXIS_VALUES} values, found {len(given)}",
+                fix="list the values to try, or leave the key out for all that is legal",
+            )
+        values = tuple(parse(item) for item in given)
+        for index, item in enumerate(values):
+            if item in values[:index]:
+                raise complain(f"lists {item} twice", fix="list each value once")
+        return values
+
+    return parse_axis
+
+
+def whole_number(*, lowest: int, highest: int) -> Callable[[Any], int]:
+    """A parser of whole numbers in a range."""
+
+    def parse(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise complain(
+                f"must be a whole number or a list of them, found {describe(value)}",
+                fix="write whole numbers without quotes, such as 2 or [1, 2, 4]",
+            )
+        if not lowest <= value <= highest:
+            raise complain(f"must be from {lowest} to {highest}, found {value}", fix="correct the value")
+        return value
+
+    return parse
+
+
+def parse_checkpointing(value: Any) -> ActivationCheckpointing:
+    """One word of the activation_checkpointing axis."""
+    try:
+        if isinstance(value, str):
+            return ActivationCheckpointing.parse(value)
+    except ValueError:
+        pass  # the message below says it for every type
+    raise complain(
+        f"must be none, selective, full or layers:k, found {describe(value)}",
+        fix="write none, selective, full, or layers:4 for four layers of each stage",
+    )
+
+
+_SIZES = axis_of(whole_number(lowest=1, highest=65_536))
+SizeAxis = Annotated[tuple[int, ...], BeforeValidator(_SIZES), AfterValidator(lambda axis: tuple(sorted(axis)))]
+StageAxis = Annotated[
+    tuple[int, ...],
+    BeforeValidator(axis_of(whole_number(lowest=0, highest=3))),
+    AfterValidator(lambda axis: tuple(sorted(axis))),
+]
+PrecisionAxis = Annotated[tuple[Precision, ...], BeforeValidator(axis_of(word_parser(Precision)))]
+CheckpointingAxis = Annotated[tuple[ActivationCheckpointing, ...], BeforeValidator(axis_of(parse_checkpointing))]
+
+
+class SearchSection(StrictModel):
+    zero_stage: StageAxis | None = Field(default=None, description="ZeRO stages to try, 0 to 3")
+    tensor_parallel_size: SizeAxis | None = Field(default=None, description="ways to split each layer")
+    pipeline_parallel_size: SizeAxis | None = Field(default=None, description="ways to split the stack of layers")
+    micro_batch_size: SizeAxis | None = Field(default=None, description="sequences per rank and forward pass")
+    activation_checkpointing: CheckpointingAxis | None = Field(
+        default=None, description="what of the forward pass is kept: none, selective, full, layers:k"
+    )
+    precision: PrecisionAxis | None = Field(
+        default=None, description="fp32, fp16 or bf16; left out: bf16, or fp16 where the GPU has no bf16"
+    )
+
+
+TrialModeWord = Annotated[TrialMode, BeforeValidator(word_parser(TrialMode))]
+SAMPLERS = ("guided", "tpe", "random")
+
+
+def parse_sampler(value: Any) -> str:
+    """One of the samplers' names."""
+    if value in SAMPLERS:
+        return str(value)
+    raise complain(f"must be one of {', '.join(SAMPLERS)}, found {describe(value)}", fix="leave it out for guided")
+
+
+class TrialsSection(StrictModel):
+    mode: TrialModeWord = Field(default=TrialMode.AUTO, description="auto, real, emulated or none")
+    max_trials: int = Field(default=24, ge=1, le=100_000, description="the most trials of one search")
+    time_budget: Duration = Field(default=900.0, description="the time all trials may take, such as 15m")
+    steps: int = Field(default=5, ge=1, le=10_000, description="timed steps of one trial, after the warm-up step")
+    timeout: Duration = Field(default=120.0, description="the time one trial may take, such as 120s")
+    sampler: Annotated[str, BeforeValidator(parse_sampler)] = Field(
+        default="guided", description="guided, tpe or random"
+    )

@@ -1,0 +1,114 @@
+"""What a job file may say of the training: batch, optimizer, schedule, what the trainer reads and saves."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from planner.catalog.documents import describe
+from planner.catalog.strict import StrictModel, complain, word_parser
+from planner.jobfile.quantities import PathText, nothing_is_empty
+from planner.spec import OptimizerName
+
+OptimizerWord = Annotated[OptimizerName, BeforeValidator(word_parser(OptimizerName))]
+_OPTIMIZERS_TAKING = {
+    "betas": (OptimizerName.ADAMW, OptimizerName.ADAM8BIT, OptimizerName.LION, OptimizerName.MUON),
+    "eps": (OptimizerName.ADAMW, OptimizerName.ADAM8BIT, OptimizerName.MUON),
+    "momentum": (OptimizerName.SGD, OptimizerName.MUON),
+}
+
+
+def parse_betas(value: Any) -> tuple[float, float]:
+    """Two numbers from 0 to below 1."""
+    numbers = [item for item in value if isinstance(item, (int, float))] if isinstance(value, list) else []
+    if len(numbers) != 2 or len(value) != 2 or not all(0 <= number < 1 for number in numbers):
+        raise complain(
+            f"must be two numbers from 0 to below 1, found {describe(value)}", fix="write betas: [0.9, 0.95]"
+        )
+    return float(numbers[0]), float(numbers[1])
+
+
+class OptimizerSection(StrictModel):
+    name: OptimizerWord = Field(default=OptimizerName.ADAMW, description="adamw, adam8bit, sgd, lion or muon")
+    lr: float = Field(default=3.0e-4, gt=0, le=100, description="the peak learning rate")
+    betas: Annotated[tuple[float, float], BeforeValidator(parse_betas)] | None = Field(
+        default=None, description="decay of the two moments"
+    )
+    eps: float | None = Field(default=None, gt=0, le=1, description="added to the denominator")
+    weight_decay: float = Field(default=0.01, ge=0, le=100, description="decoupled weight decay")
+    momentum: float | None = Field(default=None, ge=0, lt=1, description="momentum of sgd and muon")
+
+    @model_validator(mode="after")
+    def _every_option_has_an_effect(self) -> OptimizerSection:
+        for option, takers in _OPTIMIZERS_TAKING.items():
+            if getattr(self, option) is not None and self.name not in takers:
+                raise complain(
+                    f"has {option}, which {self.name} does not take",
+                    fix=f"remove {option}, or choose one of: {', '.join(takers)}",
+                )
+        return self
+
+
+class LoraSection(StrictModel):
+    lora_rank: int = Field(ge=1, le=65_536, description="the rank of the trained low-rank matrices")
+
+
+def parse_trainable(value: Any) -> Any:
+    """`full`, or a mapping with lora_rank."""
+    if value == "full":
+        return None
+    if isinstance(value, dict):
+        return value
+    raise complain(f"must be full or {{lora_rank: r}}, found {describe(value)}", fix="write trainable: full")
+
+
+class ScheduleSection(StrictModel):
+    warmup_steps: int = Field(default=0, ge=0, le=10**9, description="steps of linear warm-up")
+    min_lr_fraction: float = Field(default=0.1, ge=0, le=1, description="share of the peak at the end of the cosine")
+
+
+class DataSection(StrictModel):
+    path: PathText = Field(description="memory-mapped token file, relative to the job file; no data: synthetic batches")
+    token_bytes: int = Field(default=4, ge=2, le=4, description="bytes of one token: 2 or 4, little endian")
+
+    @model_validator(mode="after")
+    def _two_or_four(self) -> DataSection:
+        if self.token_bytes == 3:
+            raise complain("has token_bytes 3", fix="write token_bytes: 2 or 4")
+        return self
+
+
+class CheckpointSection(StrictModel):
+    folder: PathText = Field(description="where checkpoints are written, relative to the job file")
+    interval: int = Field(default=1000, ge=1, le=10**9, description="steps between checkpoints")
+
+
+class TrainingSection(StrictModel):
+    seq_len: int = Field(ge=1, le=10_000_000, description="tokens of one sequence")
+    global_batch_size: int = Field(
+        ge=1, le=10_000_000, description="sequences per optimizer step; the planner never changes it"
+    )
+    optimizer: Annotated[OptimizerSection, BeforeValidator(nothing_is_empty)] = Field(
+        default=OptimizerSection(), description="what updates the weights"
+    )
+    gradient_clipping: float = Field(default=1.0, ge=0, le=1e9, description="the largest gradient norm; 0: none")
+    trainable: Annotated[LoraSection | None, BeforeValidator(parse_trainable)] = Field(
+        default=None, description="full, or {lora_rank: r}"
+    )
+    seed: int = Field(default=1234, ge=0, le=2**32 - 1, description="of initial weights and synthetic data")
+    steps: int = Field(default=1000, ge=1, le=10**9, description="optimizer steps of the whole training")
+    schedule: Annotated[ScheduleSection, BeforeValidator(nothing_is_empty)] = Field(
+        default=ScheduleSection(), description="warm-up and cosine of the learning rate"
+    )
+    data: DataSection | None = Field(default=None, description="what the reference trainer reads")
+    checkpoint: CheckpointSection | None = Field(default=None, description="what the reference trainer saves")
+
+    @model_validator(mode="after")
+    def _warmup_ends(self) -> TrainingSection:
+        if self.schedule.warmup_steps > self.steps:
+            raise complain(
+                f"has {self.schedule.warmup_steps} warm-up steps of {self.steps} steps",
+                fix="lower schedule.warmup_steps or raise steps",
+            )
+        return self
