@@ -50,7 +50,6 @@ def _flags(request: PlanRequest) -> tuple[str, ...]:
         "trials.mode": request.trial_mode.value if request.trial_mode is not None else None,
         "trials.max_trials": request.max_trials,
         "trials.time_budget": f"{request.time_budget_s:g}s" if request.time_budget_s is not None else None,
-        "training.seed": None,
     }
     return tuple(f"{key}={value}" for key, value in settings.items() if value is not None)
 

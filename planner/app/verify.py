@@ -6,13 +6,14 @@ Owns what is compared and how far it may differ. Leaves running the script to `t
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from statistics import median
 
 from planner.app.ability import decide_trials
 from planner.app.jobs import read_planned_job
@@ -20,7 +21,9 @@ from planner.app.progress import Progress
 from planner.app.requests import VerifyResult, VerifyRow
 from planner.errors import InputError, PromiseBroken
 from planner.rundir import RunDir, names
-from planner.spec import DeviceKind, JobSpec, Plan, Provenance, TrialMode
+from planner.spec import JobSpec, Plan, Provenance, TrialMode
+from planner.spec.codec import DecodeError, from_plain
+from planner.spec.trainer import TrainerReport
 from planner.trial import Machine, probe_machine
 from planner.trial.environment import worker_environment
 from planner.trial.program import run_program
@@ -51,7 +54,7 @@ def verify_plan(plan_dir: Path, *, steps: int, console: Progress) -> VerifyResul
     decide_trials(replace(job, trials=replace(job.trials, mode=TrialMode.REAL)), machine)
     with run_dir.locked():
         console.stage(f"run {names.LAUNCH} for {steps} steps")
-        report, command = _run(run_dir, plan=plan, steps=steps)
+        report, command = _run(run_dir, plan=plan, job=job, steps=steps)
     rows = _compare(plan, job, report)
     return VerifyResult(
         plan_dir=run_dir.path,
@@ -71,25 +74,73 @@ def _note(plan: Plan, machine: Machine) -> str:
     return ""
 
 
-def _run(run_dir: RunDir, *, plan: Plan, steps: int) -> tuple[dict[str, Any], str]:
+def _run(run_dir: RunDir, *, plan: Plan, job: JobSpec, steps: int) -> tuple[TrainerReport, str]:
+    """Run the script in a process group of its own; its whole output is kept as `logs/verify.log`."""
     script = run_dir.file(names.LAUNCH)
+    environment = worker_environment(job.cluster.gpu.device, os.environ)
+    # Keep: the script sets the threads of a rank by the machine's cores; trials' workers start with one.
+    environment = {name: value for name, value in environment.items() if not name.endswith("_NUM_THREADS")}
+    environment["PYTHON"] = sys.executable
+    limit_s = START_S + STEP_FACTOR * (steps + 1) * plan.promise.step_time_s
     with tempfile.TemporaryDirectory(prefix="meshplan-verify-") as scratch:
-        report_path = Path(scratch) / "report.json"
-        command = ["bash", str(script), "--steps", str(steps), "--report", str(report_path), "--no-checkpoint"]
-        environment = worker_environment(_device(run_dir), os.environ)
-        environment = {name: value for name, value in environment.items() if not name.endswith("_NUM_THREADS")}
-        environment["PYTHON"] = sys.executable
-        limit_s = START_S + STEP_FACTOR * (steps + 1) * plan.promise.step_time_s
+        report = Path(scratch) / "report.json"
+        command = ["bash", str(script), "--steps", str(steps), "--no-checkpoint", "--report", str(report)]
         end = run_program(command, environment=environment, timeout_s=limit_s)
         run_dir.write_text(VERIFY_LOG, f"{end.output}\n{end.error_tail}\n")
-        said = " ".join(command)
         if end.timed_out:
             raise _broken(run_dir, f"it was not done after {limit_s:.0f} s")
-        if end.exit_code != 0 or not report_path.is_file():
+        if end.exit_code != 0 or not report.is_file():
             raise _broken(run_dir, f"exit code {end.exit_code}: {_last_line(end.error_tail or end.output)}")
-        report: dict[str, Any] = json.loads(report_path.read_text(encoding="utf-8"))
-        return report, said
+        try:
+            return from_plain(TrainerReport, json.loads(report.read_text(encoding="utf-8"))), shlex.join(command[:-2])
+        except (ValueError, DecodeError) as problem:
+            raise _broken(run_dir, f"its report cannot be read: {problem}") from None
 
 
-def _device(run_dir: RunDir) -> DeviceKind:
-    return read_planned_job(run_dir).cluster.gpu.device
+def _compare(plan: Plan, job: JobSpec, report: TrainerReport) -> tuple[VerifyRow, ...]:
+    """Each promised figure beside what was seen. More time or memory than promised fails; less does not."""
+    device, promise = job.cluster.gpu.device.value, plan.promise
+    measured_time = promise.step_time_kind is Provenance.MEASURED
+    measured_memory = promise.memory_kind is Provenance.MEASURED
+    steps_s = [max(times) for times in zip(*(rank.step_times_s for rank in report.ranks))]
+    used_bytes = max(max(rank.device_used_bytes, rank.peak_reserved_bytes) for rank in report.ranks)
+    rows = [
+        _row("sequences_per_step", job.training.global_batch_size, report.ranks[0].sequences_per_step, 0.0),
+        _row(
+            "step_time_s",
+            promise.step_time_s,
+            median(steps_s),
+            TIME_TOLERANCE[device] if measured_time else COMPUTED_TOLERANCE,
+            only_above=True,
+        ),
+        _row(
+            "device_memory_bytes",
+            promise.device_used_bytes,
+            used_bytes,
+            MEMORY_TOLERANCE[device] if measured_memory else COMPUTED_TOLERANCE,
+            only_above=True,
+        ),
+    ]
+    tolerance = LOSS_TOLERANCE[plan.candidate.precision.value]
+    for step, (promised, seen) in enumerate(zip(promise.first_losses, report.losses), start=1):
+        rows.append(_row(f"loss_of_step_{step}", promised, seen, tolerance))
+    return tuple(rows)
+
+
+def _row(name: str, promised: float, seen: float, tolerance: float, *, only_above: bool = False) -> VerifyRow:
+    off = seen - promised if only_above else abs(seen - promised)
+    passed = math.isfinite(seen) and off <= tolerance * abs(promised)
+    return VerifyRow(name=name, promised=float(promised), seen=float(seen), tolerance_fraction=tolerance, passed=passed)
+
+
+def _broken(run_dir: RunDir, why: str) -> PromiseBroken:
+    return PromiseBroken(
+        f"{names.LAUNCH} of the plan did not run",
+        why=why,
+        fix=f"read {run_dir.file(VERIFY_LOG)}; plan again if this machine or its software has changed",
+    )
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:500] if lines else "no output"

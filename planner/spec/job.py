@@ -42,6 +42,7 @@ class TrainingSpec:
     optimizer: OptimizerSpec = OptimizerSpec()
     gradient_clipping: float = 1.0  # 0: none
     lora_rank: int = 0  # 0: all parameters are trained
+    trainable_fraction: float = 1.0  # share of the parameters with gradients; below 1 only in estimates
     seed: int = 1234
     steps: int = 1000
     warmup_steps: int = 0
