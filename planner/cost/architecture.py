@@ -110,8 +110,8 @@ def _loss_bytes(*, upcasts: bool, profile: RuntimeProfile) -> tuple[float, float
 
     Hugging Face's causal loss (loss_utils.py, `ForCausalLMLoss`): log-softmax output, its gradient and the gradient of
     the fp32 logits, 4 bytes each (the 16-bit logits and the upcast copy are gone by then): 12. Without the upcast, as
-    in BERT and T5, the three are of the logits' own type: 6. Megatron: fp32 softmax written in place and the 16-bit gradient: 6;
-    torch.compile likewise. Fused kernels share logits and gradient: 4.
+    in BERT and T5, the three are of the logits' own type: 6. Megatron: fp32 softmax written in place and the 16-bit
+    gradient: 6; torch.compile likewise. Fused kernels share logits and gradient: 4.
     """
     if profile.fused_cross_entropy:
         return 4.0, 8.0

@@ -12,7 +12,7 @@ from planner.cost.axes import Axes, axes_of
 from planner.cost.calibration import Calibration
 from planner.cost.columns import EstimateColumns, joined
 from planner.cost.inputs import Inputs
-from planner.cost.memory import Memory, device_memory
+from planner.cost.memory import device_memory
 from planner.cost.peak import KINDS
 from planner.cost.profile import DEEPSPEED, RuntimeProfile
 from planner.cost.states import moment_bytes
@@ -77,6 +77,7 @@ def _estimate_chunk(axes: Axes, *, inputs: Inputs) -> EstimateColumns:
     parts = {kind: _whole(memory.peak.parts[kind]) for kind in KINDS}
     allocated = sum(parts.values(), start=np.zeros(len(axes), dtype=np.int64))
     slack, communication, context = (_whole(part) for part in (memory.slack, memory.communication, memory.context))
+    high, host = _whole(memory.high), _whole(memory.host)
     sequences = axes.micro_batch * axes.accumulation * axes.data
     tokens = sequences * _tokens_per_sequence(inputs)
     tokens_per_s = tokens / time.total
@@ -96,8 +97,8 @@ def _estimate_chunk(axes: Axes, *, inputs: Inputs) -> EstimateColumns:
         device_used_bytes=allocated + slack + communication + context,
         worst_stage=memory.peak.stage,
         low_bytes=_whole(memory.low),
-        high_bytes=_whole(memory.high),
-        host_bytes=_whole(memory.host),
+        high_bytes=high,
+        host_bytes=host,
         disk_bytes=_whole(memory.disk),
         compute_s=time.parts["compute"],
         recompute_s=time.parts["recompute"],
@@ -112,7 +113,7 @@ def _estimate_chunk(axes: Axes, *, inputs: Inputs) -> EstimateColumns:
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_gpu=tokens_per_s / axes.world,
         mfu_fraction=time.model_flops / (time.total * axes.world * peak),
-        fits=_fits(memory, cluster=cluster),
+        fits=_fits(high, host=host, cluster=cluster),
         usable_bytes=gpu.memory_usable_bytes,
         host_usable_bytes=cluster.host_memory_bytes,
         kind=Provenance.FITTED if inputs.calibration.num_points else Provenance.COMPUTED,
@@ -124,8 +125,8 @@ def _tokens_per_sequence(inputs: Inputs) -> float:
     return float(traced.tokens_per_sample if traced is not None else inputs.training.seq_len)
 
 
-def _fits(memory: Memory, *, cluster: ClusterSpec) -> BoolColumn:
-    fits: BoolColumn = (memory.high <= cluster.gpu.memory_usable_bytes) & (memory.host <= cluster.host_memory_bytes)
+def _fits(high: IntColumn, *, host: IntColumn, cluster: ClusterSpec) -> BoolColumn:
+    fits: BoolColumn = (high <= cluster.gpu.memory_usable_bytes) & (host <= cluster.host_memory_bytes)
     return fits
 
 

@@ -23,15 +23,15 @@ _GIB = float(2**30)
 # in every run with NCCL, 0.82 without it; a further communicator costs `communication_buffer_bytes`.
 _CONTEXT_BYTES, _NCCL_BYTES = 0.80 * _GIB, 0.87 * _GIB
 # Cached blocks that nothing uses at the peak. The loss needs blocks of one fp32 logits tensor (L bytes) that pieces of
-# activations have taken, so more are made: 0.7 L; with gradients or parameters coming and going in large pieces (ZeRO 2
-# and 3) 1.4 L. The update's flat copies (F bytes) fit no cached block unless the logits' is larger: 0.7 F. H200 rows:
-# median error of reserved memory 1.5 %, largest 8 %.
-_LOGITS_SLACK, _LOGITS_SLACK_PARTITIONED, _FLAT_SLACK = 0.7, 1.4, 0.7
+# activations have taken, so more are made: 0.8 L; with gradients or parameters coming and going in large pieces (ZeRO 2
+# and 3) 1.4 L. The update's flat copies (F bytes) fit no cached block but the logits': 0.8 (F - L) more. H200 rows:
+# median error of reserved memory 2 %, largest 7 %.
+_LOGITS_SLACK, _LOGITS_SLACK_PARTITIONED, _FLAT_SLACK = 0.8, 1.4, 0.8
 _SLACK_FLOOR_FRACTION, _SLACK_FLOOR_BYTES = 0.01, 0.1 * _GIB
 _CPU_SLACK_FRACTION = 0.05  # malloc's arenas and thread caches
 # What the run cannot do without: `low` takes the model's own error off; `high` adds it and the fragmentation that
 # returning cached blocks does not cure. H200: 133.4 GiB of tensors on 139.3 GiB ran out, 132.4 GiB just ran.
-_LOW_FRACTION, _HIGH_FRACTION, _HIGH_BYTES = 0.97, 1.035, 0.5 * _GIB
+_LOW_FRACTION, _HIGH_FRACTION, _HIGH_BYTES = 0.97, 1.034, 0.45 * _GIB
 
 
 @record
@@ -51,8 +51,8 @@ class Memory:
 def device_memory(axes: Axes, *, inputs: Inputs) -> Memory:
     """Memory of every candidate: device_used = allocated + allocator slack + communication buffers + context.
 
-    low..high = 0.97 allocated + fixed .. 1.035 allocated + 0.5 GiB + fixed, where fixed = communication + context. On a
-    CPU only the process's own memory counts: no context, no communication buffers, 5 % for malloc.
+    low..high = 0.97 allocated + fixed .. 1.034 allocated + 0.45 GiB + fixed, with fixed = communication + context. On
+    a CPU only the process's own memory counts: no context, no communication buffers, 5 % for malloc.
     """
     peak = worst_peak(axes, inputs=inputs)
     is_cpu = inputs.cluster.gpu.device is DeviceKind.CPU
@@ -88,7 +88,7 @@ def _slack(axes: Axes, *, peak: Peak, inputs: Inputs, fixed: FloatColumn) -> Flo
     split = axes.tensor if inputs.profile.vocabulary_parallel else 1.0
     has_head = (axes.pipeline == 1) | (peak.stage == axes.pipeline - 1)
     logits = axes.tokens * model.vocab_size / split * logit_bytes * has_head
-    flats = _flat_copies(axes, inputs=inputs, largest_block=logits)
+    flats = np.maximum(_flat_copies(axes, inputs=inputs) - logits, 0.0)
     partitioned = axes.zero_stage >= 2
     floor = _SLACK_FLOOR_FRACTION * peak.allocated + _SLACK_FLOOR_BYTES
     slack = floor + np.where(partitioned, _LOGITS_SLACK_PARTITIONED, _LOGITS_SLACK) * logits + _FLAT_SLACK * flats
@@ -96,14 +96,13 @@ def _slack(axes: Axes, *, peak: Peak, inputs: Inputs, fixed: FloatColumn) -> Flo
     return np.asarray(np.minimum(slack, np.maximum(room, floor)))
 
 
-def _flat_copies(axes: Axes, *, inputs: Inputs, largest_block: FloatColumn) -> FloatColumn:
-    """ZeRO's flattened gradients e T / n and their fp32 copy 4 T / n, each where no cached block can hold it."""
+def _flat_copies(axes: Axes, *, inputs: Inputs) -> FloatColumn:
+    """ZeRO's flattened gradients e T / n and their fp32 copy 4 T / n, made for the update."""
     if inputs.profile.runtime is not Runtime.DEEPSPEED:
         return np.zeros(len(axes))
     _, params = _first_stage(axes, inputs=inputs)
-    shard = shards_of(params, axes=axes).shard * ((axes.zero_stage >= 1) & ~axes.offload_optimizer)
-    flat, upcast = axes.element_bytes * shard, np.where(axes.is_fp32, 0.0, 4.0) * shard
-    return np.where(flat > largest_block, flat, 0.0) + np.where(upcast > largest_block, upcast, 0.0)
+    made = (axes.zero_stage >= 1) & ~axes.offload_optimizer
+    return shards_of(params, axes=axes).shard * (axes.element_bytes + np.where(axes.is_fp32, 0.0, 4.0)) * made
 
 
 def _first_stage(axes: Axes, *, inputs: Inputs) -> tuple[StageShape, RankParameters]:

@@ -32,7 +32,8 @@ def deepspeed_states(params: RankParameters, *, axes: Axes, profile: RuntimeProf
     weights = np.where(stage == 3, parts.weight_shard, parts.local) * axes.element_bytes
     weights = np.where(axes.offload_param & (stage == 3), 0.0, weights)
     optimizer = _optimizer_bytes(parts, axes=axes, moments=moments)
-    start, end = _gradient_bytes(parts, axes=axes)
+    start, end, partition = _gradient_bytes(parts, axes=axes)
+    second_weights = _fp32_partition_bytes(parts, axes=axes)
     bucket, gathered = (
         _bucket_bytes(parts.local, axes=axes, profile=profile),
         _gathered(parts, axes=axes, profile=profile),
@@ -41,14 +42,19 @@ def deepspeed_states(params: RankParameters, *, axes: Axes, profile: RuntimeProf
     made = np.where(stage >= 1, bucket, 0.0) + gathered
     flat_copy = np.where(axes.shards > 1, bucket, 0.0)  # `allreduce_bucket` and `reduce_scatter_coalesced` copy it
     piped = np.where((stage == 1) & (axes.pipeline > 1), bucket, 0.0)  # `reduce_gradients` adds one for pipelines
+    reduction = made + flat_copy + piped + partition + second_weights
     head = np.where(stage <= 1, params.head * axes.element_bytes, 0.0)
     update = _step(parts, axes=axes)
     kept = np.where(stage == 3, bucket, 0.0)
     return States(
-        loss=Held(parameters=weights, gradients=start, optimizer=optimizer, buffers=held),
-        first_gradient=Held(parameters=weights, gradients=start + head, optimizer=optimizer, buffers=made),
-        backward=Held(parameters=weights, gradients=end, optimizer=optimizer, buffers=made + flat_copy + piped),
-        step=Held(parameters=weights, gradients=update[0], optimizer=optimizer, buffers=update[1] + kept),
+        loss=Held(parameters=weights, gradients=start, optimizer=optimizer, buffers=held + second_weights),
+        first_gradient=Held(
+            parameters=weights, gradients=start + head, optimizer=optimizer, buffers=made + second_weights
+        ),
+        backward=Held(parameters=weights, gradients=end, optimizer=optimizer, buffers=reduction),
+        step=Held(
+            parameters=weights, gradients=update[0], optimizer=optimizer, buffers=update[1] + kept + second_weights
+        ),
     )
 
 
@@ -61,18 +67,23 @@ def _bf16_pipeline(axes: Axes) -> BoolColumn:
 
 def _optimizer_bytes(parts: Shards, *, axes: Axes, moments: float) -> FloatColumn:
     sharded = (axes.zero_stage >= 1) | _bf16_pipeline(axes)
-    has_master = ~axes.is_fp32 | (axes.zero_stage >= 1)
     offloaded = axes.offload_optimizer & (axes.zero_stage >= 1)
     owned = np.where(sharded, parts.shard, parts.trained)
-    return np.where(offloaded, 0.0, owned * (moments + 4.0 * has_master))
+    return np.where(offloaded, 0.0, owned * (moments + np.where(axes.is_fp32, 0.0, 4.0)))
 
 
-def _gradient_bytes(parts: Shards, *, axes: Axes) -> tuple[FloatColumn, FloatColumn]:
-    """Gradient bytes when the last micro-batch's backward starts, and when it ends.
+def _fp32_partition_bytes(parts: Shards, *, axes: Axes) -> FloatColumn:
+    """ZeRO clones its partition of the weights even when they are fp32 already (`single_partition_of_fp32_groups`)."""
+    clones = axes.is_fp32 & (axes.zero_stage >= 1) & ~axes.offload_optimizer
+    return np.where(clones, 4.0 * parts.shard, 0.0)
+
+
+def _gradient_bytes(parts: Shards, *, axes: Axes) -> tuple[FloatColumn, FloatColumn, FloatColumn]:
+    """Gradient bytes when the last micro-batch's backward starts, when it ends, and of the partition's copy by then.
 
     Stages 0, 1: e T accumulate in `.grad` (absent at the start when m = 1). Stage 1 then copies its own part (e T / n)
     out of the bucket. Stage 2: each micro-batch fills a new e T / n (`grads_in_partition`) while the sum of the earlier
-    ones is held: 0 or e T / n, then once more. Stage 3: e T / n, always (`grad_partitions_flat_buffer`).
+    ones is held. Stage 3: e T / n, always (`grad_partitions_flat_buffer`).
     """
     stage, accumulates = axes.zero_stage, axes.accumulation > 1
     whole = axes.element_bytes * parts.trained
@@ -82,10 +93,9 @@ def _gradient_bytes(parts: Shards, *, axes: Axes) -> tuple[FloatColumn, FloatCol
     start = np.select(
         [stage <= 1, stage == 2], [np.where(accumulates, whole, 0.0) + second, np.where(accumulates, part, 0.0)], part
     )
-    end = np.select(
-        [stage == 0, stage == 1, stage == 2], [whole + second, whole + part, part * (1.0 + accumulates)], part
-    )
-    return start, end
+    end = np.where(stage <= 1, whole + second, part)
+    copied = (stage == 1) | ((stage == 2) & accumulates)
+    return start, end, np.where(copied, part, 0.0)
 
 
 def _bucket_bytes(local: FloatColumn, *, axes: Axes, profile: RuntimeProfile) -> FloatColumn:

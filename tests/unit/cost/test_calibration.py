@@ -1,0 +1,82 @@
+"""The fit from trials: exact where trials agree, cautious where they are few, unmoved by one odd trial."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from planner.cost import Calibration, fit_calibration
+from planner.spec import Estimate, Measured, RankReport
+from tests.unit.cost.samples import estimate
+
+
+def _measured(of: Estimate, *, memory: float, time: float, offset_bytes: float = 0.0) -> Measured:
+    peak = int(of.memory.allocated_bytes * memory + offset_bytes)
+    rank = RankReport(
+        rank=0,
+        initialised_bytes=0,
+        peak_allocated_bytes=peak,
+        peak_reserved_bytes=peak,
+        device_used_bytes=peak,
+        host_peak_bytes=0,
+        build_s=0.0,
+        engine_s=0.0,
+        step_times_s=(),
+        forward_s=0.0,
+        backward_s=0.0,
+        optimizer_s=0.0,
+        losses=(),
+        sequences_per_step=1,
+        skipped_steps=0,
+        allocator_retries=0,
+    )
+    smaller = replace(rank, rank=1, peak_allocated_bytes=peak // 2)
+    return Measured(step_time_s=of.step_time_s * time, step_time_spread_s=0.0, tokens_per_s=1.0, ranks=(smaller, rank))
+
+
+def _estimates(count: int) -> list[Estimate]:
+    return [estimate(micro_batch_size=2 ** (index % 6), zero_stage=1 + index // 6) for index in range(count)]
+
+
+def test_no_trials_change_nothing() -> None:
+    assert fit_calibration(()) == Calibration()
+
+
+def test_agreeing_trials_pull_the_factors_to_what_they_say() -> None:
+    pairs = [(one, _measured(one, memory=1.2, time=2.0)) for one in _estimates(10)]
+    fitted = fit_calibration(pairs)
+    assert fitted.memory_scale == pytest.approx(1.2, rel=0.03)
+    assert fitted.time_scale == pytest.approx(2.0, rel=0.08)
+    assert fitted.num_points == 10
+    assert fitted.time_residual_fraction < 0.1
+
+
+def test_one_trial_counts_half() -> None:
+    (one,) = _estimates(1)
+    fitted = fit_calibration([(one, _measured(one, memory=1.0, time=4.0))])
+    assert fitted.time_scale == pytest.approx(2.0)
+    assert fitted.time_residual_fraction > 0
+
+
+def test_one_odd_trial_among_many_moves_little() -> None:
+    several = _estimates(9)
+    pairs = [(one, _measured(one, memory=1.0, time=1.1)) for one in several[:-1]]
+    odd = (several[-1], _measured(several[-1], memory=1.0, time=20.0))
+    assert fit_calibration([*pairs, odd]).time_scale == pytest.approx(fit_calibration(pairs).time_scale, rel=0.02)
+
+
+def test_a_constant_on_top_is_found_as_an_offset() -> None:
+    pairs = [(one, _measured(one, memory=1.0, time=1.0, offset_bytes=3.0e9)) for one in _estimates(12)]
+    fitted = fit_calibration(pairs)
+    for one, measured in pairs:
+        corrected = one.memory.allocated_bytes * fitted.memory_scale + fitted.memory_offset_bytes
+        truth = max(rank.peak_allocated_bytes for rank in measured.ranks)
+        assert abs(corrected / truth - 1) < 0.6 * abs(one.memory.allocated_bytes / truth - 1) + 0.01
+
+
+def test_trials_that_ran_alike_leave_no_residual() -> None:
+    pairs = [(one, _measured(one, memory=1.0, time=1.0)) for one in _estimates(8)]
+    fitted = fit_calibration(pairs)
+    assert fitted.memory_residual_fraction == pytest.approx(0.0, abs=1e-6)
+    assert fitted.time_residual_fraction == pytest.approx(0.0, abs=1e-6)
