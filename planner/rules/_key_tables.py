@@ -60,7 +60,8 @@ def _stage3(name: str, kind: Kind = Kind.BOOLEAN) -> Key:
 
 
 def _deprecated(name: str, replaced_by: str) -> Key:
-    return Key(name=name, kind=Kind.BOOLEAN, nullable=True, replaced_by=replaced_by)
+    nullable = name.startswith("cpu_offload")
+    return Key(name=name, kind=Kind.BOOLEAN, nullable=nullable, replaced_by=replaced_by)
 
 
 # runtime/zero/config.py
@@ -91,8 +92,10 @@ _ZERO = Block(
         integer("stage3_module_granularity_threshold", aliases=("module_granularity_threshold",)),
         _stage3("use_all_reduce_for_fetch_params"),
         _stage3("allgather_sequential"),
-        *(Key(name=name, kind=Kind.BLOCK, nullable=True) for name in ("offload_param", "offload_optimizer", "zenflow")),
-        *blocks("leaf_module"),
+        *(
+            Key(name=name, kind=Kind.BLOCK, nullable=True)
+            for name in ("offload_param", "offload_optimizer", "zenflow", "leaf_module")
+        ),
         _deprecated("cpu_offload", "offload_optimizer"),
         _deprecated("cpu_offload_param", "offload_param"),
         _deprecated("cpu_offload_use_pin_memory", "offload_optimizer.pin_memory"),
@@ -136,9 +139,11 @@ _ZENFLOW = Block(
     path="zero_optimization.zenflow",
     strict=True,
     keys=(
-        number("topk_ratio", lowest=0, highest=1),
+        Key(name="topk_ratio", kind=Kind.NUMBER, lowest=0, highest=1, exclusive=True, refuses_boolean=True),
         text("select_strategy", choices=("auto", "step", "epoch")),
-        *anything("select_interval", "update_interval", "steps_per_epoch"),
+        integer("select_interval"),
+        integer("update_interval", lowest=1),
+        Key(name="steps_per_epoch", kind=Kind.INTEGER, nullable=True),
         *booleans("overlap_step", "offload"),
         number("auto_ratio", lowest=0, highest=1),
         integer("full_warm_up_rounds"),
@@ -155,11 +160,11 @@ _FP16 = Block(
     strict=True,
     keys=(
         *booleans("enabled", "auto_cast", "consecutive_hysteresis", "fp16_master_weights_and_grads"),
-        number("loss_scale", lowest=0),
+        Key(name="loss_scale", kind=Kind.NUMBER, lowest=0, refuses_boolean=True),
         integer("initial_scale_power"),
-        integer("loss_scale_window"),
+        Key(name="loss_scale_window", kind=Kind.INTEGER, refuses_boolean=True),
         integer("hysteresis"),
-        integer("min_loss_scale"),
+        Key(name="min_loss_scale", kind=Kind.INTEGER, refuses_boolean=True),
     ),
 )
 _BF16 = Block(
@@ -225,7 +230,10 @@ _TENSOR_PARALLEL = Block(
         Key(name="vocab_parallel_ce_backend", kind=Kind.TEXT, choices=("torch", "liger"), since=_V8),
         Key(name="tp", kind=Kind.BLOCK, aliases=("tensor_parallel",)),
         Key(name="kernel_inject", kind=Kind.BOOLEAN, aliases=("replace_with_kernel_inject",)),
-        *anything("dtype", "injection_policy_tuple", "partition_config", "preset_model"),
+        Key(name="dtype", kind=Kind.UNWRITABLE),
+        Key(name="injection_policy_tuple", kind=Kind.LIST, nullable=True),
+        Key(name="partition_config", kind=Kind.BLOCK, nullable=True),
+        text("preset_model", nullable=True),
     ),
 )
 _TP = Block(
@@ -281,7 +289,9 @@ _FLOPS_PROFILER = Block(
     ),
 )
 _COMMS_LOGGER = Block(
-    path="comms_logger", strict=True, keys=(*booleans("enabled", "prof_all", "verbose", "debug"), *anything("prof_ops"))
+    path="comms_logger",
+    strict=True,
+    keys=(*booleans("enabled", "prof_all", "verbose", "debug"), Key(name="prof_ops", kind=Kind.LIST)),
 )
 _AIO = Block(
     path="aio",
@@ -292,20 +302,27 @@ _AIO = Block(
         *booleans("single_submit", "overlap_events", "use_gds"),
     ),
 )
-_MONITORS = tuple(
-    Block(path=path, strict=True, keys=(*booleans("enabled"), *anything(*names)))
-    for path, names in (
-        ("tensorboard", ("output_path", "job_name")),
-        ("csv_monitor", ("output_path", "job_name")),
-        ("wandb", ("group", "team", "project")),
-        (
-            "comet",
-            (
-                *("samples_log_interval", "project", "workspace", "api_key"),
-                *("experiment_name", "experiment_key", "online", "mode"),
-            ),
+_MONITORS = (
+    *(
+        Block(path=path, strict=True, keys=(*booleans("enabled"), text("output_path"), text("job_name")))
+        for path in ("tensorboard", "csv_monitor")
+    ),
+    Block(
+        path="wandb",
+        strict=True,
+        keys=(*booleans("enabled"), text("group", nullable=True), text("team", nullable=True), text("project")),
+    ),
+    Block(
+        path="comet",
+        strict=True,
+        keys=(
+            *booleans("enabled"),
+            integer("samples_log_interval"),
+            *(text(name, nullable=True) for name in ("project", "workspace", "api_key", "experiment_name")),
+            *(text(name, nullable=True) for name in ("experiment_key", "mode")),
+            Key(name="online", kind=Kind.BOOLEAN, nullable=True),
         ),
-    )
+    ),
 )
 _TIMERS = (
     Block(path="timers", keys=blocks("throughput")),
@@ -316,7 +333,7 @@ _HYBRID_ENGINE = Block(
     strict=True,
     keys=(
         *booleans("enabled", "release_inference_cache", "pin_parameters", "enable_cuda_graph"),
-        integer("max_out_tokens"),
+        integer("max_out_tokens", lowest=1),
         integer("inference_tp_size"),
         integer("tp_gather_partition_size"),
     ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from planner.rules.config_context import AUTO, Breach, ConfigView, Severity
+from planner.rules.config_context import AUTO, Breach, ConfigView, Consumer, Severity
 from planner.rules.rule import Rule
 
 TRAIN = "train_batch_size"
@@ -43,12 +43,11 @@ def _is_open(view: ConfigView, key: str) -> bool:
 
 def _batch_missing(view: ConfigView) -> Iterable[Breach]:
     if view.get(TRAIN) is None and view.get(MICRO) is None:
-        is_huggingface = view.context.consumer == "huggingface"
         yield Breach(
             key=TRAIN,
-            message=f"neither {TRAIN} nor {MICRO} is set",
+            message=f"neither {TRAIN} nor {MICRO} is set: DeepSpeed refuses the file unless the script fills one in",
             fix=f"write {TRAIN}, {MICRO} and {ACCUMULATION}",
-            severity=Severity.INFO if is_huggingface else None,
+            severity=Severity.INFO if view.context.consumer is Consumer.HUGGINGFACE else None,
         )
 
 
@@ -119,7 +118,7 @@ def _sequence_parallel_alone(view: ConfigView) -> Iterable[Breach]:
 BATCH_CONFIG_RULES: tuple[Rule, ...] = (
     Rule(
         name="batch-missing",
-        severity=Severity.ERROR,
+        severity=Severity.WARNING,
         summary="DeepSpeed needs train_batch_size or train_micro_batch_size_per_gpu; accumulation alone is not enough",
         source="DeepSpeed 0.19.8, runtime/config.py: _set_batch_related_parameters",
         check=_batch_missing,

@@ -62,7 +62,8 @@ class Breach:
 @record
 class ConfigContext:
     """What is known beside the file. `world_size` 0: unknown. `tensor_parallel_size` is that of an mpu or topology
-    (the `tensor_parallel` block is read from the file itself). `client_optimizer`: the script passes its own."""
+    (the `tensor_parallel` block is read from the file itself). `client_optimizer`: whether the script
+    passes an optimizer of its own; None: unknown."""
 
     world_size: int = 0
     tensor_parallel_size: int = 1
@@ -71,7 +72,7 @@ class ConfigContext:
     consumer: Consumer = Consumer.DEEPSPEED
     deepspeed_version: str = "0.19.8"
     device: DeviceKind | None = None
-    client_optimizer: bool = False
+    client_optimizer: bool | None = None
 
 
 @record
@@ -105,8 +106,10 @@ class ConfigView:
         return value if is_number and abs(value) < _BEYOND_USE else default
 
     def flag(self, path: str, default: bool = False) -> bool:
-        """A switch as DeepSpeed's pydantic blocks read it: booleans, 0 and 1, and the words for them."""
+        """A switch as DeepSpeed's pydantic blocks read it: booleans, 0 and 1, the words for them; `auto` is dropped."""
         value = self.get(path, default)
+        if value == AUTO:
+            return default
         if isinstance(value, str):
             return value.lower() in _TRUE_WORDS
         return value is True or (isinstance(value, (int, float)) and value == 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from planner.errors import near_matches
-from planner.rules.config_context import Breach, ConfigView, Consumer, Severity
+from planner.rules.config_context import AUTO, Breach, ConfigView, Consumer, Severity
 from planner.rules.config_entries import Entry, entries, shown
 from planner.rules.keys import Kind
 from planner.rules.known_keys import DRIFTING_DEFAULTS, KnownBlock, key_history, known_keys, parse_version
@@ -44,6 +44,7 @@ def _unknown_refused(view: ConfigView) -> Iterable[Breach]:
                 key=entry.path,
                 message=f"DeepSpeed knows no key {entry.name!r} in {entry.block.path}",
                 fix=_meant(entry, view),
+                severity=Severity.WARNING if entry.value == AUTO else None,  # dropped before the block is read
             )
 
 
@@ -111,7 +112,7 @@ def _not_mapping(view: ConfigView) -> Iterable[Breach]:
         key = entry.known
         if key is None or key.kind is not Kind.BLOCK or isinstance(entry.value, Mapping):
             continue
-        if entry.value is None and key.nullable:
+        if entry.value == AUTO or (entry.value is None and (key.nullable or not entry.block.strict)):
             continue
         hint = '{"device": "cpu"}' if entry.name.startswith("offload") else '{"enabled": true}'
         yield Breach(

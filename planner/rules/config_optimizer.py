@@ -20,12 +20,15 @@ _SCHEDULES = ("LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR", "WarmupCos
 
 
 def _optimizer_missing(view: ConfigView) -> Iterable[Breach]:
-    has_none = not view.optimizer_type and not view.context.client_optimizer
-    if view.zero_stage in (1, 2) and has_none and view.context.consumer is Consumer.DEEPSPEED:
+    passes_one = view.context.client_optimizer
+    if view.zero_stage not in (1, 2) or view.optimizer_type or view.context.consumer is not Consumer.DEEPSPEED:
+        return
+    if not passes_one:
         yield Breach(
             key="optimizer",
             message=f"ZeRO stage {view.zero_stage} and no optimizer block",
             fix="write one, or pass an optimizer to deepspeed.initialize",
+            severity=Severity.INFO if passes_one is None else None,
         )
 
 

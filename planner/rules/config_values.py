@@ -6,7 +6,7 @@ Owns single values: `auto`, quotes, kinds and bounds. Leaves names to `config_ke
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from planner.rules.config_context import AUTO, Breach, ConfigView, Consumer, Severity
@@ -41,6 +41,8 @@ RESOLVED_BY_HUGGINGFACE = frozenset(
 )
 
 _BOOLEAN_WORDS = frozenset({"true", "false", "1", "0", "yes", "no", "on", "off", "t", "f", "y", "n"})
+# Dropped without a word, these leave another training run than the one written: no ZeRO, fp32.
+_AUTO_CHANGES_THE_RUN = frozenset({"zero_optimization.stage", "fp16.enabled", "bf16.enabled", "bfloat16.enabled"})
 _LARGEST = 2**63  # sys.maxsize is a value in use (stage3_model_persistence_threshold)
 _TAKES_AUTO = frozenset(
     {
@@ -56,30 +58,22 @@ _TAKES_AUTO = frozenset(
 def _auto(view: ConfigView) -> Iterable[Breach]:
     resolves = view.context.consumer is Consumer.HUGGINGFACE
     tuned = view.flag("autotuning.enabled")
-    for path, value, strict in _values(view):
-        if value != AUTO or path in _TAKES_AUTO or path.startswith(("expert_parallel.", "autotuning.")):
+    for entry in entries(view):
+        path, strict = entry.path, entry.block.strict
+        if entry.value != AUTO or path in _TAKES_AUTO or path.startswith(("expert_parallel.", "autotuning.")):
             continue
         if (resolves and path in RESOLVED_BY_HUGGINGFACE) or (tuned and path == "train_micro_batch_size_per_gpu"):
             continue
-        who = "neither Hugging Face nor DeepSpeed resolves it here" if resolves else "only Hugging Face resolves it"
+        if entry.known is None and not entry.block.open:
+            continue  # `config_keys` has said all there is to say
+        who = "only Hugging Face resolves it" if path in RESOLVED_BY_HUGGINGFACE else "nobody resolves it here"
         yield Breach(
             key=path,
             message=f"'auto' is a placeholder: {who}; DeepSpeed "
-            + ("drops the key without a word and uses its default" if strict else "fails on it with a TypeError"),
+            + ("drops the key without a word and uses its default" if strict else "takes it for the value and fails"),
             fix="write the value",
-            severity=Severity.WARNING if strict and path.rpartition(".")[2] not in ("stage", "enabled") else None,
+            severity=Severity.WARNING if strict and path not in _AUTO_CHANGES_THE_RUN else None,
         )
-
-
-def _values(view: ConfigView) -> Iterator[tuple[str, Any, bool]]:
-    """Path, value and whether pydantic reads it, for all that is not a mapping; `params` included."""
-    for entry in entries(view):
-        if not isinstance(entry.value, Mapping):
-            yield entry.path, entry.value, entry.block.strict
-    for path in ("optimizer.params", "scheduler.params"):
-        for name, value in view.block(path).items():
-            if not isinstance(value, Mapping):
-                yield f"{path}.{name}", value, False
 
 
 def _wrong_kind(view: ConfigView) -> Iterable[Breach]:
@@ -88,7 +82,14 @@ def _wrong_kind(view: ConfigView) -> Iterable[Breach]:
             continue
         problem = _problem(entry.known, entry.value, strict=entry.block.strict)
         if problem:
-            yield Breach(key=entry.path, message=f"{entry.name!r} {problem}", fix=_wanted(entry.known))
+            is_number = entry.known.kind in (Kind.INTEGER, Kind.NUMBER) and not entry.known.refuses_boolean
+            as_one = isinstance(entry.value, bool) and is_number and entry.block.strict
+            yield Breach(
+                key=entry.path,
+                message=f"{entry.name!r} {problem}" + (", which is read as a number" if as_one else ""),
+                fix=_wanted(entry.known),
+                severity=Severity.WARNING if as_one else None,
+            )
 
 
 def _problem(key: Key, value: Any, *, strict: bool) -> str:
@@ -104,6 +105,8 @@ def _problem(key: Key, value: Any, *, strict: bool) -> str:
         return _text_problem(key, value)
     if key.kind in (Kind.INTEGER, Kind.NUMBER):
         return _number_problem(key, value, strict=strict)
+    if key.kind is Kind.UNWRITABLE:
+        return "is a Python object that a file cannot hold"
     if key.kind is Kind.LIST and not isinstance(value, list):
         return f"must be a list, found {shown(value)}"
     return ""
@@ -127,10 +130,15 @@ def _number_problem(key: Key, value: Any, *, strict: bool) -> str:
         return f"must be {what}, found {shown(value)}"
     if abs(value) > _LARGEST or not math.isfinite(value) or (key.kind is Kind.INTEGER and value != int(value)):
         return f"must be {what}, found {shown(value)}"
-    if key.lowest is not None and value < key.lowest:
-        return f"must be at least {key.lowest:g}, found {shown(value)}"
-    if key.highest is not None and value > key.highest:
-        return f"must be at most {key.highest:g}, found {shown(value)}"
+    return _bound_problem(key, value)
+
+
+def _bound_problem(key: Key, value: float) -> str:
+    more, less = ("more than", "less than") if key.exclusive else ("at least", "at most")
+    if key.lowest is not None and (value < key.lowest or (key.exclusive and value == key.lowest)):
+        return f"must be {more} {key.lowest:g}, found {shown(value)}"
+    if key.highest is not None and (value > key.highest or (key.exclusive and value == key.highest)):
+        return f"must be {less} {key.highest:g}, found {shown(value)}"
     return ""
 
 
@@ -143,6 +151,8 @@ def _parsed(text: str, kind: Kind) -> float | None:
 
 
 def _wanted(key: Key) -> str:
+    if key.kind is Kind.UNWRITABLE:
+        return "remove it"
     if key.choices:
         return f"write one of {', '.join(key.choices)}"
     bounds = [f"at least {key.lowest:g}"] if key.lowest is not None else []

@@ -16,12 +16,15 @@ class Kind(StrEnum):
     TEXT = "text"
     LIST = "list"
     BLOCK = "block"
+    UNWRITABLE = "a Python object"
     ANY = "anything"
 
 
 @record
 class Key:
-    """`aliases`: other accepted spellings. `replaced_by`: set on deprecated keys. `since`, `removed`: versions."""
+    """`aliases`: other accepted spellings. `exclusive`: the bounds themselves are refused. `refuses_boolean`: of a
+    number in a block where pydantic would otherwise read true as 1. `replaced_by`: set on deprecated keys. `since`,
+    `removed`: versions."""
 
     name: str
     kind: Kind = Kind.ANY
@@ -30,6 +33,8 @@ class Key:
     highest: float | None = None
     choices: tuple[str, ...] = ()
     nullable: bool = False
+    exclusive: bool = False
+    refuses_boolean: bool = False
     replaced_by: str = ""
     since: tuple[int, int, int] = (0, 0, 0)
     removed: tuple[int, int, int] | None = None
