@@ -18,8 +18,8 @@ from planner.cli.folder_verbs import emit, report, verify
 from planner.cli.listing import list_known
 from planner.cli.plan import plan
 from planner.cli.problems import print_error, unknown_verb, usage_error
-from planner.cli.session import Unwritable, flush_stdout, silence_stdout
-from planner.cli.usecases import UseCases
+from planner.cli.session import Invocation, Unwritable, flush_stdout, silence_stdout
+from planner.cli.usecases import ProductUseCases, UseCases
 from planner.errors import InputError, PlannerError
 
 _VERBS: dict[str, tuple[Callable[..., None], str]] = {
@@ -106,7 +106,8 @@ def _run(app: typer.Typer, name: str, arguments: Sequence[str] | None, use_cases
 
 
 def _invoke(app: typer.Typer, name: str, words: list[str], use_cases: UseCases | None) -> int:
-    code = get_command(app).main(args=words, prog_name=name, standalone_mode=False, obj=use_cases)
+    invocation = Invocation(words=(name, *words), use_cases=use_cases or ProductUseCases())
+    code = get_command(app).main(args=words, prog_name=name, standalone_mode=False, obj=invocation)
     return code if isinstance(code, int) else 0
 
 

@@ -11,7 +11,7 @@ import typer
 from planner.app.requests import PlanRequest
 from planner.cli.flags import parse_duration_s, plan_dirs
 from planner.cli.problems import error_document, print_error
-from planner.cli.session import JsonFlag, QuietFlag, Session, run_verb
+from planner.cli.session import JsonFlag, QuietFlag, Session, invocation_of, run_verb
 from planner.cli.summary import plan_document, plan_summary
 from planner.errors import Interrupted, PlannerError
 from planner.spec.kinds import TrialMode
@@ -57,7 +57,7 @@ def plan(
     `--dry-run` says what would be tried. Ctrl-C keeps what had ended: `--resume` goes on from there.
     """
     paths = tuple(jobs)
-    with run_verb(context, as_json=as_json, quiet=quiet, kept=_kept(paths, out)) as session:
+    with run_verb(context, as_json=as_json, quiet=quiet, kept=_kept(context)) as session:
         budget_s = parse_duration_s(time_budget, flag="--time-budget") if time_budget is not None else None
         requests = tuple(
             PlanRequest(
@@ -110,11 +110,11 @@ def _plan_many(session: Session, requests: tuple[PlanRequest, ...]) -> None:
         raise typer.Exit(failures[0].exit_code)
 
 
-def _kept(job_paths: tuple[Path, ...], out_dir: Path | None) -> Interrupted:
-    """What Ctrl-C leaves, and the command that goes on from it."""
-    words = ["planner", "plan", *map(str, job_paths), *(("--out", str(out_dir)) if out_dir is not None else ())]
+def _kept(context: typer.Context) -> Interrupted:
+    """What Ctrl-C leaves, and the command that goes on from it: the one that was typed, with `--resume`."""
+    words = invocation_of(context).words
     return Interrupted(
         "interrupted",
         why="it was stopped from the keyboard; every trial that had ended is kept in the plan folder",
-        fix=f"go on with: {shlex.join([*words, '--resume'])}",
+        fix=f"go on with: {shlex.join(words if '--resume' in words else (*words, '--resume'))}",
     )

@@ -17,8 +17,9 @@ from rich.console import Console, RenderableType
 from planner.app.progress import Progress
 from planner.cli.problems import print_error
 from planner.cli.progress import show_progress
-from planner.cli.usecases import ProductUseCases, UseCases
+from planner.cli.usecases import UseCases
 from planner.errors import InputError, Interrupted, PlannerError
+from planner.spec._record import record
 
 JsonFlag = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on standard output and nothing else there.")
@@ -113,17 +114,29 @@ def silence_stdout() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())
 
 
+@record
+class Invocation:
+    """What was typed, and the product it is asked of; travels as Typer's context object."""
+
+    words: tuple[str, ...]
+    use_cases: UseCases
+
+
+def invocation_of(context: typer.Context) -> Invocation:
+    """The invocation that this verb's context belongs to."""
+    return cast(Invocation, context.find_root().obj)
+
+
 @contextlib.contextmanager
 def run_verb(
     context: typer.Context, *, as_json: bool, quiet: bool, kept: Interrupted | None = None
 ) -> Iterator[Session]:
     """Run a verb's body; every end a user can meet becomes its message and its exit code.
 
-    `kept` says what an interrupt left behind. While the body runs, whatever but the session prints to standard output
-    goes to standard error.
+    `kept` says what an interrupt left behind and how to go on. While the body runs, whatever but the session prints to
+    standard output goes to standard error.
     """
-    use_cases = cast(UseCases, context.find_root().obj or ProductUseCases())
-    session = Session(use_cases, as_json=as_json, quiet=quiet)
+    session = Session(invocation_of(context).use_cases, as_json=as_json, quiet=quiet)
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield session
@@ -131,6 +144,8 @@ def run_verb(
     except BrokenPipeError:
         silence_stdout()
         raise typer.Exit(0) from None
+    except Interrupted as error:
+        problem: PlannerError = Interrupted(error.error, why=error.why, fix=kept.fix if kept else error.fix)
     except PlannerError as error:
         problem = error
     except KeyboardInterrupt:

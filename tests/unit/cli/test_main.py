@@ -10,7 +10,6 @@ import pytest
 from planner import __version__
 from planner.errors import (
     InputError,
-    Interrupted,
     NoFeasiblePlan,
     NotExpressible,
     PlannerError,
@@ -143,7 +142,6 @@ _ENDS = [
     (TrialsUnavailable, 4),
     (NotExpressible, 5),
     (PromiseBroken, 6),
-    (Interrupted, 130),
 ]
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.cli.flags import parse_duration_s, plan_dirs
-from planner.errors import InputError
+from planner.errors import InputError, Interrupted
 from planner.spec import TrialMode
 from tests.unit.cli.fakes import FakeUseCases
 from tests.unit.cli.running import CHILD, ROOT, Cli, assert_three_lines
@@ -132,10 +132,14 @@ def test_duration_that_is_none_is_refused_with_an_example(cli: Cli, text: str) -
 
 
 def test_interrupt_of_the_product_ends_with_130_and_how_to_go_on(cli: Cli) -> None:
-    run = cli("plan", "my job.yaml", "--out", "o", product=FakeUseCases(end=KeyboardInterrupt()))
-    assert run.exit_code == 130
-    assert_three_lines(run.err)
-    assert run.err.endswith("fix: go on with: planner plan 'my job.yaml' --out o --resume\n")
+    words = ("my job.yaml", "--set", "a=b c")
+    for end in (KeyboardInterrupt(), Interrupted("stopped", why="because", fix="resume it")):
+        run = cli("plan", *words, product=FakeUseCases(end=end))
+        assert run.exit_code == 130
+        assert_three_lines(run.err)
+        assert run.err.endswith("fix: go on with: planner plan 'my job.yaml' --set 'a=b c' --resume\n")
+    resumed = cli("my job.yaml", "--resume", script="plan", product=FakeUseCases(end=KeyboardInterrupt()))
+    assert resumed.err.endswith("fix: go on with: plan 'my job.yaml' --resume\n")
 
 
 def test_ctrl_c_in_a_real_process_ends_with_130_and_three_lines() -> None:
