@@ -79,10 +79,13 @@ def lift_data_limit() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
 
 
-def num_threads_alive() -> int:
-    """Threads of this process, those of native libraries included; 1 where the system cannot say."""
+def native_threads() -> tuple[str, ...]:
+    """Names of the threads that libraries started beside the main one; empty where the system cannot say."""
     tasks = Path("/proc/self/task")
-    return len(list(tasks.iterdir())) if tasks.exists() else 1
+    if not tasks.exists():
+        return ()
+    others = [task for task in tasks.iterdir() if int(task.name) != os.getpid()]
+    return tuple(sorted((task / "comm").read_text().strip() for task in others))
 
 
 def settle_memory() -> None:

@@ -19,11 +19,10 @@ from typing import NoReturn
 import torch
 
 from planner.runtime.distributed import start_distributed
-from planner.runtime.measure import Meter, SectionPeaks, open_meter
+from planner.runtime.measure import GpuMemory, Meter, SectionPeaks, open_meter
 from planner.runtime.session import TrainingSession, build_session
 from planner.runtime.worker_marks import RankMarks
 from planner.runtime.worker_process import (
-    close_pipes,
     die_with_parent,
     leave_no_core_dump,
     lift_data_limit,
@@ -48,6 +47,8 @@ class RankSeat:
     worker_pid: int
     forked_at_s: float
     threads: int
+    answers_descriptor: int  # the worker's pipe to the planner
+    gpus_before: tuple[GpuMemory, ...]  # as the driver saw them before the trial
 
 
 def result_path(scratch_dir: str, rank: int) -> Path:
@@ -82,7 +83,10 @@ def _settle_in(seat: RankSeat) -> None:
     os.dup2(nothing, 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    close_pipes()
+    # Keep: the worker's pipe, so that it closes with the worker. Nothing else: importing DeepSpeed opens the GPU's
+    # driver, and a child whose driver files were closed can open neither NVML nor NCCL ("GPU access blocked by the
+    # operating system", seen with driver 580).
+    os.close(seat.answers_descriptor)
     faulthandler.enable(file=2)
     faulthandler.register(signal.SIGUSR1, file=2)
     torch.set_num_threads(seat.threads)
@@ -90,7 +94,7 @@ def _settle_in(seat: RankSeat) -> None:
 
 
 def _run_and_report(seat: RankSeat, task: TrialTask, marks: RankMarks) -> int:
-    meter = open_meter(task.device, local_rank=seat.rank)
+    meter = open_meter(task.device, local_rank=seat.rank, gpus_before=seat.gpus_before)
     try:
         result = RankResult(report=_measure(seat, task, meter, PhaseClock(marks)))
     except BaseException as error:  # SystemExit of a user's module, too, is only the end of this trial

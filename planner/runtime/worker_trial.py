@@ -137,13 +137,18 @@ class TrialWatch:
         self._ends[rank] = RankEnd(
             rank=rank,
             exit_code=exit_code,
-            killed=rank in self._killed and exit_code == -signal.SIGKILL,
+            killed=self._was_ended_here(rank, exit_code),
             ended_at_s=now_s,
             phase=phase,
             steps_done=steps_done,
             report=result.report,
             failure=result.failure,
         )
+
+    def _was_ended_here(self, rank: int, exit_code: int) -> bool:
+        # A rank so young that it does not yet know how to show its stack dies of being asked.
+        asked = self._asked_for_stacks_s is not None and exit_code == -signal.SIGUSR1
+        return asked or (rank in self._killed and exit_code == -signal.SIGKILL)
 
     def _end_the_doomed(self, now_s: float) -> None:
         if self._killed_at_s is not None:
