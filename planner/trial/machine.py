@@ -30,7 +30,8 @@ class Machine:
     """
 
     device: DeviceKind
-    gpu_name: str  # as the driver spells it; the processor's name on CPU
+    gpu_name: str  # as the driver spells it; "" on CPU
+    cpu_name: str
     num_devices: int
     usable_bytes: int
     total_bytes: int
@@ -47,7 +48,7 @@ class Machine:
         gib = 1 << 30
         host = f"{self.cpu_cores} cores, {self.host_memory_bytes / gib:.0f} GiB host memory"
         if self.device is DeviceKind.CPU:
-            return f"no GPU; {self.gpu_name}, {host}; up to {self.num_devices} CPU ranks of {self._usable()} each"
+            return f"no GPU; {self.cpu_name}, {host}; up to {self.num_devices} CPU ranks of {self._usable()} each"
         busy = sum(1 for gpu in self.gpus if gpu.processes)
         others = f"; other processes hold memory on {busy} of them" if busy else ""
         return f"{self.num_devices} x {self.gpu_name}, {self._usable()} usable each; {host}{others}"
@@ -84,6 +85,7 @@ def _gpu_machine(nvidia: NvidiaReport, versions: tuple[tuple[str, str], ...], no
     return Machine(
         device=DeviceKind.CUDA,
         gpu_name=least.name,
+        cpu_name=cpu_name(),
         num_devices=len(gpus),
         usable_bytes=min(gpu.free_bytes for gpu in gpus),
         total_bytes=least.total_bytes,
@@ -102,7 +104,8 @@ def _cpu_machine(versions: tuple[tuple[str, str], ...], notes: tuple[str, ...]) 
     cores = usable_cores()
     return Machine(
         device=DeviceKind.CPU,
-        gpu_name=cpu_name(),
+        gpu_name="",
+        cpu_name=cpu_name(),
         num_devices=MAX_CPU_RANKS,
         usable_bytes=available // MAX_CPU_RANKS,
         total_bytes=total // MAX_CPU_RANKS,

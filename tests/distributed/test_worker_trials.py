@@ -89,6 +89,8 @@ def test_progress_names_phases_and_counts_steps(pool: WarmPool, tmp_path: Path) 
 
 def test_log_holds_every_rank_and_scratch_is_gone(pool: WarmPool, tmp_path: Path) -> None:
     log_path = tmp_path / "logs with spaces" / "trial #7.log"
+    left_by_a_killed_planner = log_path.parent / f".{log_path.name}.scratch" / "checkpoint"
+    left_by_a_killed_planner.mkdir(parents=True)
     outcome = pool.run(
         make_task(user_module("wrong_shape_on_last_rank"), data_parallel_size=2), timeout_s=LIMIT_S, log_path=log_path
     )
