@@ -24,10 +24,12 @@ NEWEST_VERSION: Version = (0, 19, 8)
 
 
 def parse_version(text: str) -> Version:
-    """`0.19.8`, `0.19.8+cu13`, `0.19.8.dev1` to numbers.
+    """`0.19.8`, `0.19.8+cu13`, `0.19.8.dev1` to numbers; "" (nothing is installed) is read as the newest known.
 
     Raises NotExpressible for what is no version, and for a version older than the tables.
     """
+    if not text:
+        return NEWEST_VERSION
     parts = text.split("+")[0].split(".")
     numbers = [int(part) for part in parts[:3] if part.isdecimal() and len(part) < 6]
     if len(numbers) != 3:

@@ -1,4 +1,4 @@
-"""What would make an impossible job possible: single changes, each enumerated before it is named.
+"""What would make an impossible job possible: changes, each enumerated before it is named.
 
 A change is only named when it leaves at least one legal candidate.
 """
@@ -24,8 +24,19 @@ _BATCH_RULES = frozenset({"data-parallel-exceeds-batch", "data-parallel-divides-
 
 
 def possible_mends(job: JobSpec) -> tuple[str, ...]:
-    """Single changes to the job file that leave a legal candidate, most natural first; () when none was found."""
-    return tuple(dict.fromkeys(_mends(job)))[:MENDS_SHOWN]
+    """Changes to the job file that leave a legal candidate, most natural first; () when none was found.
+
+    Single changes where one suffices; otherwise all listed axes are left out together, with one change more.
+    """
+    single = tuple(dict.fromkeys(_mends(job)))[:MENDS_SHOWN]
+    listed = _listed(job)
+    if single or not listed:
+        return single
+    freed = _without(job, listed)
+    start = f"leave {', '.join(listed)} out under search"
+    if has_candidate(freed):
+        return (start,)
+    return tuple(f"{start} and {mend}" for mend in _mends(freed))[:MENDS_SHOWN]
 
 
 def _mends(job: JobSpec) -> Iterator[str]:
@@ -105,21 +116,15 @@ def _mend_precision(job: JobSpec) -> Iterator[str]:
 
 def _mend_listed(job: JobSpec) -> Iterator[str]:
     """Listed axes that, left out, would leave candidates; the values those candidates use."""
-    listed = [
-        axis
-        for axis in job.ranges.__dataclass_fields__
-        if axis != "precision" and getattr(job.ranges, axis) is not None
-    ]
-    found = False
-    for axis in listed:
+    for axis in _listed(job):
         freed = enumerate_candidates(_without(job, [axis]))
         if len(freed):
-            found = True
             yield f"search.{axis}: [{', '.join(_used(freed.columns, axis))}]"
-    if not found and len(listed) > 1:
-        freed = enumerate_candidates(_without(job, listed))
-        if len(freed):
-            yield f"leave {', '.join(listed)} out under search: together they leave nothing"
+
+
+def _listed(job: JobSpec) -> list[str]:
+    ranges = job.ranges
+    return [axis for axis in ranges.__dataclass_fields__ if axis != "precision" and getattr(ranges, axis) is not None]
 
 
 def _without(job: JobSpec, axes: list[str]) -> JobSpec:

@@ -63,10 +63,20 @@ def test_axes_that_exclude_one_another_together_are_named_together() -> None:
     assert "leave tensor_parallel_size, pipeline_parallel_size out" in error.fix
 
 
-def test_every_mend_of_one_listed_axis_is_possible() -> None:
+def test_axes_that_block_each_other_are_left_out_together() -> None:
     asked = job(zero_stage=(3,), pipeline_parallel_size=(2, 5), tensor_parallel_size=(3,))
     error = explained(asked)
     assert "leave zero_stage, tensor_parallel_size, pipeline_parallel_size out" in error.fix
+
+
+def test_a_job_that_needs_two_changes_is_told_both() -> None:
+    asked = job(
+        llama_405b(), on=cluster(nodes=1250), global_batch_size=4096, zero_stage=(3,), pipeline_parallel_size=(7,)
+    )
+    error = explained(asked)
+    assert (
+        "leave zero_stage, pipeline_parallel_size out under search and training.global_batch_size 4096 ->" in error.fix
+    )
 
 
 def test_nearest_miss_breaks_the_fewest_rules() -> None:
