@@ -11,8 +11,8 @@ three optimizer steps of four micro-batches; fp16 with the CPU accelerator's ref
 - **ZeRO 0 in 16 bits steps the optimizer once before training** (fp16/unfused_optimizer.py and fused_optimizer.py,
   `initialize_optimizer_states`, with zero gradients): Adam's step counter starts at 1, so that its first update is
   about 0.74 of what it should be, and weight decay has acted once. Losses then differ from ZeRO 1-3 by more than
-  rounding. Not with bf16 + pipeline (BF16_Optimizer), not in fp32, not with plain SGD. No key prevents it; clearing
-  the inner optimizer's state after `initialize` does.
+  rounding. Not with bf16 + pipeline (BF16_Optimizer), not in fp32, not with plain SGD. No key prevents it; the
+  reference trainer undoes it (`planner/runtime/fresh_optimizer.py`), a script of the user's own meets it.
 - fp16 on CPU raises ValueError ("Type fp16 is not supported on your device") unless the CPU has AVX-512 FP16.
 - SGD under ZeRO 1-3 needs `zero_allow_untested_optimizer`. Muon: ZeRO 3 needs `reduce_scatter: false`; bf16 at ZeRO 0
   with pipeline raises. Lion has no CPU kernel. 8-bit Adam is no optimizer DeepSpeed can name.
