@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from planner.cost.axes import Axes
+from planner.cost.inputs import Inputs
 from planner.cost.parameters import StageShape
-from planner.cost.profile import RuntimeProfile
 from planner.cost.traffic import layer_traffic_bytes, loss_traffic_bytes
 from planner.spec._record import record
 from planner.spec.columns import FULL_CHECKPOINTING, PRECISIONS, SELECTIVE_CHECKPOINTING, FloatColumn
@@ -44,13 +44,15 @@ class Work:
     flops: FloatColumn
 
 
-def stage_work(shape: StageShape, *, axes: Axes, model: ModelSpec, gpu: GpuSpec, profile: RuntimeProfile) -> Work:
+def stage_work(shape: StageShape, *, axes: Axes, inputs: Inputs) -> Work:
     """Forward, backward and recompute seconds of one micro-batch on one stage.
 
     forward = matmul FLOP / (peak x efficiency) + attention FLOP / (peak x attention efficiency) + traffic / bandwidth;
-    backward = 2 x the products, 2.5 x flash attention (Dao 2023, arXiv 2307.08691, section 3.1), 2 x traffic;
-    recompute: the forward of checkpointed layers; under selective checkpointing the traffic (Megatron: the attention).
+    backward = (1 + trained share) x the products, 2.5 x flash attention (Dao 2023, arXiv 2307.08691, section 3.1),
+    2 x traffic; recompute: the forward of checkpointed layers; under selective checkpointing the traffic (Megatron: the
+    attention).
     """
+    model, gpu, profile = inputs.model, inputs.cluster.gpu, inputs.profile
     peak = _peak(axes, gpu=gpu)
     if model.traced is not None:
         return _traced_work(model.traced, axes=axes, peak=peak * _matmul_fraction(axes, gpu=gpu), gpu=gpu)
@@ -61,22 +63,27 @@ def stage_work(shape: StageShape, *, axes: Axes, model: ModelSpec, gpu: GpuSpec,
     matmul_s = axes.tokens * (dense + grouped / _GROUPED_FRACTION) / axes.tensor / product_rate
     head_flops = axes.tokens * 2.0 * model.hidden_size * model.vocab_size / axes.tensor * shape.has_head
     attention_flops = axes.tokens * _attention_flops(axes, model=model) / axes.tensor
-    attention_share = np.where(axes.is_eager, _EAGER_ATTENTION_FRACTION, _ATTENTION_FRACTION)
-    attention_s = attention_flops / (peak * np.where(axes.is_fp32, 1.0, attention_share))
+    attention_s = attention_flops / (peak * _attention_fraction(axes))
     bandwidth = gpu.memory_bandwidth_bytes_per_s * _MEMORY_FRACTION
     traffic_s = axes.tokens * layer_traffic_bytes(axes, model=model, profile=profile) / bandwidth
     loss_s = loss_traffic_bytes(axes, model=model, profile=profile) * shape.has_head / bandwidth
-    layer_s = matmul_s + attention_s + traffic_s
-    recomputed = recomputed_share(axes, layers=layers)
-    is_selective = axes.checkpointed_layers == SELECTIVE_CHECKPOINTING
+    head_s, layer_s = head_flops / product_rate, matmul_s + attention_s + traffic_s
     selective_s = attention_s if profile.recomputes_attention_core else traffic_s
-    head_s = head_flops / product_rate
+    is_selective = axes.checkpointed_layers == SELECTIVE_CHECKPOINTING
+    again = 1.0 + (0.0 if inputs.training.lora_rank else inputs.training.trainable_fraction)
+    backward_layer_s = again * matmul_s + 2.5 * attention_s + 2.0 * traffic_s
     return Work(
         forward=layers * layer_s + head_s + loss_s / 3.0,
-        backward=layers * (2.0 * matmul_s + 2.5 * attention_s + 2.0 * traffic_s) + 2.0 * head_s + loss_s * 2.0 / 3.0,
-        recompute=layers * np.where(is_selective, selective_s, recomputed * layer_s),
+        backward=layers * backward_layer_s + again * head_s + loss_s * 2.0 / 3.0,
+        recompute=layers * np.where(is_selective, selective_s, recomputed_share(axes, layers=layers) * layer_s),
         flops=3.0 * (layers * (layer_flops + attention_flops) + head_flops),
     )
+
+
+def _attention_fraction(axes: Axes) -> FloatColumn:
+    """Share of the peak that attention's products reach; fp32 units are filled by any kernel."""
+    share = np.where(axes.is_eager, _EAGER_ATTENTION_FRACTION, _ATTENTION_FRACTION)
+    return np.where(axes.is_fp32, 1.0, share)
 
 
 def recomputed_share(axes: Axes, *, layers: FloatColumn) -> FloatColumn:

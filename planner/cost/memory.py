@@ -28,10 +28,11 @@ _CONTEXT_BYTES, _NCCL_BYTES = 0.80 * _GIB, 0.87 * _GIB
 # median error of reserved memory 2 %, largest 7 %.
 _LOGITS_SLACK, _LOGITS_SLACK_PARTITIONED, _FLAT_SLACK = 0.8, 1.4, 0.8
 _SLACK_FLOOR_FRACTION, _SLACK_FLOOR_BYTES = 0.01, 0.1 * _GIB
-_CPU_SLACK_FRACTION = 0.05  # malloc's arenas and thread caches
 # What the run cannot do without: `low` takes the model's own error off; `high` adds it and the fragmentation that
 # returning cached blocks does not cure. H200: 133.4 GiB of tensors on 139.3 GiB ran out, 132.4 GiB just ran.
 _LOW_FRACTION, _HIGH_FRACTION, _HIGH_BYTES = 0.97, 1.034, 0.45 * _GIB
+# A process's resident memory on CPU is known less well: malloc keeps and returns pages as it likes.
+_CPU_LOW_FRACTION, _CPU_HIGH_FRACTION = 0.8, 1.25
 
 
 @record
@@ -52,22 +53,22 @@ def device_memory(axes: Axes, *, inputs: Inputs) -> Memory:
     """Memory of every candidate: device_used = allocated + allocator slack + communication buffers + context.
 
     low..high = 0.97 allocated + fixed .. 1.034 allocated + 0.45 GiB + fixed, with fixed = communication + context. On
-    a CPU only the process's own memory counts: no context, no communication buffers, 5 % for malloc.
+    a CPU only the process's own memory counts, all of it allocated; 0.8 .. 1.25 of it.
     """
     peak = worst_peak(axes, inputs=inputs)
     is_cpu = inputs.cluster.gpu.device is DeviceKind.CPU
     nothing: FloatColumn = np.zeros(len(axes))
     communication = _communication_bytes(axes, inputs=inputs)
     fixed: FloatColumn = nothing if is_cpu else communication + _CONTEXT_BYTES
-    slack = _CPU_SLACK_FRACTION * peak.allocated if is_cpu else _slack(axes, peak=peak, inputs=inputs, fixed=fixed)
+    slack = nothing if is_cpu else _slack(axes, peak=peak, inputs=inputs, fixed=fixed)
     host, disk = _host_and_disk(axes, inputs=inputs)
     return Memory(
         peak=peak,
         slack=slack,
         communication=nothing if is_cpu else communication,
         context=nothing if is_cpu else np.full(len(axes), _CONTEXT_BYTES),
-        low=_LOW_FRACTION * peak.allocated + fixed,
-        high=_HIGH_FRACTION * peak.allocated + fixed + (0.0 if is_cpu else _HIGH_BYTES),
+        low=(_CPU_LOW_FRACTION if is_cpu else _LOW_FRACTION) * peak.allocated + fixed,
+        high=_CPU_HIGH_FRACTION * peak.allocated if is_cpu else _HIGH_FRACTION * peak.allocated + fixed + _HIGH_BYTES,
         host=host,
         disk=disk,
     )
@@ -107,7 +108,7 @@ def _flat_copies(axes: Axes, *, inputs: Inputs) -> FloatColumn:
 
 def _first_stage(axes: Axes, *, inputs: Inputs) -> tuple[StageShape, RankParameters]:
     shape = stage_shape(FIRST, axes=axes, model=inputs.model)
-    return shape, rank_parameters(shape, axes=axes, model=inputs.model, options=(inputs.training, inputs.profile))
+    return shape, rank_parameters(shape, axes=axes, inputs=inputs)
 
 
 # Host memory of one rank's process: Python, torch, CUDA and DeepSpeed (about 3 GiB resident), pinned staging, data.

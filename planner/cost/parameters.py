@@ -9,10 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from planner.cost.axes import Axes
-from planner.cost.profile import RuntimeProfile
+from planner.cost.inputs import Inputs
 from planner.spec._record import record
 from planner.spec.columns import BoolColumn, FloatColumn
-from planner.spec.job import TrainingSpec
 from planner.spec.model import ModelSpec, TracedModule
 
 FIRST, SECOND, LAST = 0, 1, 2  # the stages that can be the worst (see the module `memory`)
@@ -76,23 +75,22 @@ class RankParameters:
     outside: FloatColumn  # embedding, head and final norm, where the stage has them
 
 
-def rank_parameters(
-    shape: StageShape, *, axes: Axes, model: ModelSpec, options: tuple[TrainingSpec, RuntimeProfile]
-) -> RankParameters:
+def rank_parameters(shape: StageShape, *, axes: Axes, inputs: Inputs) -> RankParameters:
     """Elements that one rank of this stage holds.
 
     Layer weights / tensor (keys and values at most over their heads); norms and router whole; routed experts also
     / expert; the embedding whole unless the runtime splits the vocabulary; the head always split, except when tied
-    to a whole embedding. A tied embedding lives on the first and on the last stage.
+    to a whole embedding. A tied embedding lives on the first and on the last stage. Trained: all, a share spread
+    evenly, or only low-rank adapters.
     """
-    training, profile = options
+    model = inputs.model
     if model.traced is not None:
-        return _traced_parameters(axes, traced=model.traced)
+        return _traced_parameters(axes, traced=model.traced, share=inputs.training.trainable_fraction)
     counts, tensor = model.counts, axes.tensor
     moe_share = model.num_moe_layers / model.num_layers if model.num_layers else 0.0
     dense_layer = _dense_layer(axes, model=model, moe_share=moe_share)
     expert_layer = moe_share * model.num_experts * counts.expert / tensor / axes.expert
-    embedding = counts.embedding / (tensor if profile.vocabulary_parallel else 1.0)
+    embedding = counts.embedding / (tensor if inputs.profile.vocabulary_parallel else 1.0)
     tied_copy = np.where(axes.pipeline > 1, embedding, 0.0)
     head = (counts.head / tensor if counts.head else tied_copy) * shape.has_head
     outside = shape.has_embedding * (embedding + counts.position_embedding) + head
@@ -100,29 +98,32 @@ def rank_parameters(
     encoder_layer = counts.encoder / max(model.num_encoder_layers, 1) / tensor
     dense = shape.layers * dense_layer + shape.encoder_layers * encoder_layer + outside
     expert = shape.layers * expert_layer
-    trained_dense, trained_expert = dense, expert
-    if training.lora_rank:
-        trained_dense = shape.layers * _lora_elements(model, rank=training.lora_rank) / tensor
-        trained_expert = np.zeros_like(expert)
-        dense = dense + trained_dense
+    adapters = shape.layers * _lora_elements(model, rank=inputs.training.lora_rank) / tensor
+    share = 0.0 if inputs.training.lora_rank else inputs.training.trainable_fraction
     return RankParameters(
-        dense=dense,
+        dense=dense + adapters,
         expert=expert,
-        trained_dense=trained_dense,
-        trained_expert=trained_expert,
+        trained_dense=dense * share + adapters,
+        trained_expert=expert * share,
         layer=dense_layer + expert_layer,
-        head=np.zeros_like(head) if training.lora_rank else head,
+        head=head * share,
         outside=outside,
     )
 
 
-def _traced_parameters(axes: Axes, *, traced: TracedModule) -> RankParameters:
+def _traced_parameters(axes: Axes, *, traced: TracedModule, share: float) -> RankParameters:
     """A traced module is never split but by ZeRO; ZeRO-3 gathers it in pieces of its largest parameter."""
     whole = np.full(len(axes), float(traced.num_parameters))
     none = np.zeros_like(whole)
     largest = np.full_like(whole, float(traced.largest_parameter))
     return RankParameters(
-        dense=whole, expert=none, trained_dense=whole, trained_expert=none, layer=largest, head=none, outside=none
+        dense=whole,
+        expert=none,
+        trained_dense=whole * share,
+        trained_expert=none,
+        layer=largest,
+        head=none,
+        outside=none,
     )
 
 

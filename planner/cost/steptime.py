@@ -102,12 +102,12 @@ def _model_flops(axes: Axes, *, inputs: Inputs) -> FloatColumn:
         exists=whole.exists,
         in_flight=whole.in_flight,
     )
-    work = stage_work(everything, axes=axes, model=inputs.model, gpu=inputs.cluster.gpu, profile=inputs.profile)
+    work = stage_work(everything, axes=axes, inputs=inputs)
     return work.flops * axes.tensor * axes.sequence * axes.data * axes.accumulation
 
 
 def _stage_time(shape: StageShape, *, axes: Axes, inputs: Inputs) -> _StageTime:
-    work = stage_work(shape, axes=axes, model=inputs.model, gpu=inputs.cluster.gpu, profile=inputs.profile)
+    work = stage_work(shape, axes=axes, inputs=inputs)
     compute = work.forward + work.backward
     tensor = _tensor_parallel(shape, axes=axes, work=work, inputs=inputs)
     host = _host_wait(shape, axes=axes, inputs=inputs, device_s=compute + work.recompute)
@@ -163,7 +163,7 @@ def _data_parallel(axes: Axes, *, inputs: Inputs, backward_s: FloatColumn) -> Fl
     """
     profile, cluster = inputs.profile, inputs.cluster
     shape = stage_shape(0, axes=axes, model=inputs.model)
-    params = rank_parameters(shape, axes=axes, model=inputs.model, options=(inputs.training, profile))
+    params = rank_parameters(shape, axes=axes, inputs=inputs)
     inner = axes.tensor
     group = Group(size=axes.shards, per_node=np.clip(axes.gpus_per_node / inner, 1.0, axes.shards))
     weights = (params.dense + params.expert) * axes.element_bytes
@@ -195,7 +195,7 @@ def _update(axes: Axes, *, inputs: Inputs) -> tuple[FloatColumn, FloatColumn]:
     """
     gpu = inputs.cluster.gpu
     shape = stage_shape(0, axes=axes, model=inputs.model)
-    params = rank_parameters(shape, axes=axes, model=inputs.model, options=(inputs.training, inputs.profile))
+    params = rank_parameters(shape, axes=axes, inputs=inputs)
     trained = params.trained_dense + params.trained_expert
     shard = params.trained_dense / axes.shards + params.trained_expert / axes.expert_shards
     owned = np.where(axes.zero_stage >= 1, shard, trained)

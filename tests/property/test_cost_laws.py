@@ -18,7 +18,7 @@ from planner.cost.parameters import FIRST, rank_parameters, stage_shape
 from planner.cost.states_deepspeed import deepspeed_states
 from planner.spec import ClusterSpec, ModelSpec
 from planner.spec.estimate import MemoryBreakdown, TimeBreakdown
-from tests.unit.cost.samples import cluster, columns, small_model, traced_model, training
+from tests.unit.cost.samples import cluster, columns, inputs, small_model, traced_model, training
 
 MODELS = (
     load_model("llama-3.2-1b"),
@@ -129,7 +129,7 @@ def test_model_states_never_rise_with_the_zero_stage(
     values = {"data_parallel_size": shards, "gradient_accumulation_steps": accumulation, "precision": precision}
     axes = axes_of(columns(zero_stage=[0, 1, 2, 3], **values), training=training(), cluster=cluster())
     shape = stage_shape(FIRST, axes=axes, model=model)
-    params = rank_parameters(shape, axes=axes, model=model, options=(training(), DEEPSPEED))
+    params = rank_parameters(shape, axes=axes, inputs=inputs(model))
     held = deepspeed_states(params, axes=axes, profile=DEEPSPEED, moments=8.0).backward
     assert np.all(np.diff(held.parameters + held.gradients + held.optimizer) <= 1e-3)
 

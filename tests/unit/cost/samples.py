@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from planner.catalog import load_gpu, load_link, load_model, model_from_config
-from planner.cost import DEEPSPEED, EstimateColumns, RuntimeProfile, estimate_columns
+from planner.cost import DEEPSPEED, Calibration, EstimateColumns, RuntimeProfile, estimate_columns
+from planner.cost.architecture import architecture_of
+from planner.cost.inputs import Inputs
 from planner.spec import (
     ActivationCheckpointing,
     Attention,
@@ -94,6 +96,19 @@ def estimates(
 def estimate(**values: Any) -> Estimate:
     """The estimate of one candidate; keywords as for `estimates`."""
     return estimates(**values).record_at(0)
+
+
+def inputs(model: ModelSpec = BILLION, *, seq_len: int = 2048, profile: RuntimeProfile = DEEPSPEED) -> Inputs:
+    """What the modules inside the cost model share during one call."""
+    return Inputs(
+        model=model,
+        training=training(seq_len=seq_len),
+        cluster=cluster(),
+        profile=profile,
+        architecture=architecture_of(model, profile=profile),
+        calibration=Calibration(),
+        moments=8.0,
+    )
 
 
 def traced_model() -> ModelSpec:

@@ -157,6 +157,15 @@ def test_low_rank_adapters_train_few_parameters() -> None:
     assert adapted.parameters_bytes[0] > full.parameters_bytes[0]
 
 
+def test_training_a_share_of_the_parameters_keeps_states_for_that_share() -> None:
+    rows = columns(zero_stage=1, data_parallel_size=2, micro_batch_size=8)
+    full = estimate_columns(rows, model=BILLION, training=training(), cluster=cluster())
+    half = estimate_columns(rows, model=BILLION, training=training(trainable_fraction=0.5), cluster=cluster())
+    assert half.optimizer_bytes[0] == pytest.approx(0.5 * full.optimizer_bytes[0], rel=0.01)
+    assert half.parameters_bytes[0] == full.parameters_bytes[0]
+    assert half.compute_s[0] < full.compute_s[0]
+
+
 @pytest.mark.parametrize("profile", [DEEPSPEED, REFERENCE_TRAINER, FSDP, MEGATRON])
 def test_traced_module_is_priced_under_every_profile(profile: object) -> None:
     result = estimates(

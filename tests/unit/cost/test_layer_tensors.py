@@ -13,11 +13,9 @@ import pytest
 from planner.cost.activations import _scores
 from planner.cost.architecture import architecture_of
 from planner.cost.axes import axes_of
-from planner.cost.calibration import Calibration
-from planner.cost.inputs import Inputs
 from planner.cost.profile import DEEPSPEED
 from planner.spec import ModelSpec
-from tests.unit.cost.samples import cluster, columns, small_model, training
+from tests.unit.cost.samples import cluster, columns, inputs, small_model, training
 
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 QWEN_EXPERTS = {"head_dim": 32, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 128}
@@ -36,20 +34,9 @@ def _saved_bytes_per_token(model: ModelSpec, *, precision: str, attention: str) 
     element = 4 if precision == "fp32" else 2
     layer = architecture.layer
     whole = (layer.elements + layer.split_elements) * element + layer.bytes + layer.split_bytes
-    setup = training(seq_len=128)
-    axes = axes_of(
-        columns(precision=precision, attention=attention, micro_batch_size=2), training=setup, cluster=cluster()
-    )
-    inputs = Inputs(
-        model=model,
-        training=setup,
-        cluster=cluster(),
-        profile=DEEPSPEED,
-        architecture=architecture,
-        calibration=Calibration(),
-        moments=8.0,
-    )
-    return float(whole + _scores(axes, inputs=inputs)[0])
+    rows = columns(precision=precision, attention=attention, micro_batch_size=2)
+    axes = axes_of(rows, training=training(seq_len=128), cluster=cluster())
+    return float(whole + _scores(axes, inputs=inputs(model, seq_len=128))[0])
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from planner.cost.profile import DEEPSPEED, REFERENCE_TRAINER
 from planner.cost.states import States, moment_bytes
 from planner.cost.states_deepspeed import deepspeed_states
 from planner.spec import OptimizerName
-from tests.unit.cost.samples import BILLION, cluster, columns, estimate, small_model, training
+from tests.unit.cost.samples import BILLION, cluster, columns, estimate, inputs, small_model, training
 
 BUCKET_BYTES = 1.0e9  # 5e8 elements of two bytes
 
@@ -19,7 +19,7 @@ BUCKET_BYTES = 1.0e9  # 5e8 elements of two bytes
 def _states(**values: object) -> States:
     axes = axes_of(columns(**values), training=training(), cluster=cluster())
     shape = stage_shape(FIRST, axes=axes, model=BILLION)
-    params = rank_parameters(shape, axes=axes, model=BILLION, options=(training(), DEEPSPEED))
+    params = rank_parameters(shape, axes=axes, inputs=inputs())
     return deepspeed_states(params, axes=axes, profile=DEEPSPEED, moments=8.0)
 
 
@@ -108,7 +108,7 @@ def test_expert_parallel_ranks_divide_the_experts() -> None:
         columns(data_parallel_size=8, expert_parallel_size=[1, 8]), training=training(seq_len=128), cluster=cluster()
     )
     shape = stage_shape(FIRST, axes=axes, model=model)
-    params = rank_parameters(shape, axes=axes, model=model, options=(training(), DEEPSPEED))
+    params = rank_parameters(shape, axes=axes, inputs=inputs(model))
     assert params.expert[0] == pytest.approx(8 * params.expert[1])
     assert params.dense[0] == params.dense[1]
     assert np.all(axes.expert_shards == [8, 1])
