@@ -73,6 +73,11 @@ class WarmPool:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    @property
+    def worker_pid(self) -> int | None:
+        """The process id of the running worker, whose children are the ranks; None when none runs."""
+        return self._worker.pid if self._worker is not None and self._worker.alive else None
+
     def close(self) -> None:
         """End the worker; the pool can be used again and starts another then."""
         if self._worker is not None:

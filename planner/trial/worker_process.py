@@ -64,6 +64,10 @@ class WorkerProcess:
         self._ended = False
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def alive(self) -> bool:
         return self._process.poll() is None
 

@@ -41,8 +41,8 @@ def _run_good_trial(pool: WarmPool, folder: Path) -> Measured:
     return outcome
 
 
-def _ranks_of(pool_pid: int) -> list[psutil.Process]:
-    return [child for worker in psutil.Process(pool_pid).children() for child in worker.children()]
+def _ranks_of(pool: WarmPool) -> list[psutil.Process]:
+    return psutil.Process(pool.worker_pid).children() if pool.worker_pid else []
 
 
 def _still_running(processes: list[psutil.Process], *, within_s: float = 3.0) -> list[psutil.Process]:
@@ -188,7 +188,7 @@ def test_programs_that_a_rank_started_end_with_it(pool: WarmPool, tmp_path: Path
     marker: list[psutil.Process] = []
 
     def look(_phase: Phase, _steps: int) -> None:
-        ranks = _ranks_of(os.getpid())
+        ranks = _ranks_of(pool)
         marker.extend(child for rank in ranks for child in rank.children() if child.name() == "sleep")
 
     task = make_task(user_module("starts_a_program_and_sleeps"))
@@ -196,7 +196,7 @@ def test_programs_that_a_rank_started_end_with_it(pool: WarmPool, tmp_path: Path
     assert isinstance(outcome, TimedOut), outcome
     assert len(marker) >= 1
     assert not _still_running(marker)
-    assert not _ranks_of(os.getpid())
+    assert not _ranks_of(pool)
 
 
 def test_log_of_a_chatterbox_is_kept_in_bounds(pool: WarmPool, tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_death_of_the_worker_is_an_outcome_and_another_is_started(pool: WarmPool
 
     def kill_worker(_phase: Phase, steps_done: int) -> None:
         if steps_done > 2 and not dead:
-            (worker,) = psutil.Process().children()
+            worker = psutil.Process(pool.worker_pid)
             dead.extend([worker, *worker.children()])
             os.kill(worker.pid, signal.SIGKILL)
 
@@ -226,7 +226,7 @@ def test_death_of_the_worker_is_an_outcome_and_another_is_started(pool: WarmPool
 
 def test_worker_that_died_between_trials_is_replaced(pool: WarmPool, tmp_path: Path) -> None:
     pool.ping()
-    (worker,) = psutil.Process().children()
+    worker = psutil.Process(pool.worker_pid)
     worker.kill()
     worker.wait(timeout=5)
     _run_good_trial(pool, tmp_path)
@@ -241,7 +241,7 @@ def test_interruption_ends_the_trial_and_leaves_no_process(pool: WarmPool, tmp_p
 
     def interrupt(_phase: Phase, steps_done: int) -> None:
         if steps_done > 2:
-            seen.extend(_ranks_of(os.getpid()))
+            seen.extend(_ranks_of(pool))
             raise _Stop
 
     with pytest.raises(_Stop):
@@ -253,7 +253,7 @@ def test_interruption_ends_the_trial_and_leaves_no_process(pool: WarmPool, tmp_p
         )
     assert len(seen) == 2
     assert not _still_running(seen)
-    assert not psutil.Process().children()
+    assert pool.worker_pid is None
     assert list(tmp_path.iterdir()) == [tmp_path / "stopped.log"]
     _run_good_trial(pool, tmp_path)
 
