@@ -75,7 +75,11 @@ def _columns(questions: list[Question]) -> CandidateColumns:
 def _priced(setting: Setting, columns: CandidateColumns) -> list[dict[str, Any]]:
     profile = replace(PROFILES[setting.runtime], compiled=setting.compiled)
     context = RuleContext(
-        model=setting.model, training=setting.training, cluster=setting.cluster, runtime=setting.runtime
+        model=setting.model,
+        training=setting.training,
+        cluster=setting.cluster,
+        runtime=setting.runtime,
+        reference_trainer=False,
     )
     reasons = _reasons(columns, context)
     legal = np.array([not why for why in reasons], dtype=np.bool_)

@@ -16,7 +16,7 @@ from planner.app.selection import Selection
 from planner.app.trials import deepspeed_version, open_pool
 from planner.emit import reduced_differences, reduced_task, render_ds_config, render_ds_config_text
 from planner.errors import PlannerError
-from planner.rules import ConfigContext, Severity, check_config
+from planner.rules import NEWEST_VERSION, ConfigContext, Severity, check_config
 from planner.spec import Candidate, DeviceKind, JobSpec, Measured, Outcome, ValidationStep
 from planner.trial import Machine
 from planner.trial.environment import worker_environment
@@ -46,13 +46,16 @@ def _check_rules(candidate: Candidate, *, job: JobSpec, machine: Machine) -> Val
         world_size=layout.world_size,
         tensor_parallel_size=layout.tensor_parallel_size,
         pipeline_parallel_size=layout.pipeline_parallel_size,
-        deepspeed_version=version,
+        deepspeed_version=version or NEWEST_VERSION,
+        client_optimizer=False,
     )
     findings = check_config(config, context)
     errors = [finding for finding in findings if finding.severity is Severity.ERROR]
     if errors:
         return ValidationStep(name="rules", passed=False, detail=f"{errors[0].key}: {errors[0].message}")
-    return ValidationStep(name="rules", passed=True, detail=f"no rule of DeepSpeed {version or 'unknown'} is broken")
+    return ValidationStep(
+        name="rules", passed=True, detail=f"no rule of DeepSpeed {context.deepspeed_version} is broken"
+    )
 
 
 def _parse(candidate: Candidate, *, job: JobSpec, machine: Machine) -> ValidationStep:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from pathlib import Path
 
 from planner import __version__
@@ -69,7 +70,7 @@ def write_plan_folder(
     files = [
         EmittedFile(path=names.DS_CONFIG, text=render_ds_config_text(candidate, job=job, deepspeed_version=version)),
         EmittedFile(path=names.TASK, text=render_task_text(candidate, job=job)),
-        *launch_files(job, candidate, job_path=job_path),
+        *launch_files(job, candidate, script=names.LAUNCH, python_path=factory_folders(job, job_path=job_path)),
         EmittedFile(path=names.REPORT_MARKDOWN, text=render_report_markdown(report)),
         EmittedFile(path=names.REPORT_HTML, text=render_report_html(report)),
     ]
@@ -77,11 +78,19 @@ def write_plan_folder(
     return plan, report, (*written, run_dir.write_plan(plan))
 
 
-def launch_files(job: JobSpec, candidate: Candidate, *, job_path: Path) -> tuple[EmittedFile, ...]:
-    """`launch.sh` for the job's launcher, and what it reads."""
-    python_path = tuple(map(str, import_folders(job_path))) if job.model.factory else ()
-    paths = LaunchPaths(script=names.LAUNCH, python_path=python_path)
+def launch_files(
+    job: JobSpec, candidate: Candidate, *, script: str, python_path: tuple[str, ...] = ()
+) -> tuple[EmittedFile, ...]:
+    """The start script for the job's launcher, named `script`, and what it reads."""
+    paths = LaunchPaths(
+        script=script, python=sys.executable, python_path=python_path, made_with=("planner", *sys.argv[1:])
+    )
     return render_launch(job, candidate, launcher=job.launch.launcher, paths=paths)
+
+
+def factory_folders(job: JobSpec, *, job_path: Path) -> tuple[str, ...]:
+    """Where a factory's module is imported from; nothing for models that need none."""
+    return tuple(map(str, import_folders(job_path))) if job.model.factory else ()
 
 
 def _plan(parts: PlanParts) -> Plan:
