@@ -16,7 +16,7 @@ from planner.app.selection import Selection
 from planner.app.trials import deepspeed_version, open_pool
 from planner.emit import reduced_differences, reduced_task, render_ds_config, render_ds_config_text
 from planner.errors import PlannerError
-from planner.rules import NEWEST_VERSION, ConfigContext, Severity, check_config
+from planner.rules import ConfigContext, Severity, check_config
 from planner.spec import Candidate, DeviceKind, JobSpec, Measured, Outcome, ValidationStep
 from planner.trial import Machine
 from planner.trial.environment import worker_environment
@@ -46,7 +46,7 @@ def _check_rules(candidate: Candidate, *, job: JobSpec, machine: Machine) -> Val
         world_size=layout.world_size,
         tensor_parallel_size=layout.tensor_parallel_size,
         pipeline_parallel_size=layout.pipeline_parallel_size,
-        deepspeed_version=version or NEWEST_VERSION,
+        deepspeed_version=version,
         client_optimizer=False,
     )
     findings = check_config(config, context)
