@@ -35,8 +35,10 @@ def die_with_parent(parent_pid: int, signal_number: signal.Signals) -> None:
 def offer_to_the_kernel_first() -> None:
     """When the host runs out of memory, let it be this rank that goes; anyone may raise their own score."""
     score = Path("/proc/self/oom_score_adj")
-    if score.exists():
+    try:
         score.write_text(str(max(_RANK_OOM_SCORE, int(score.read_text()))))
+    except OSError as problem:  # no such file, or /proc is read-only: the kernel then picks by size alone
+        print(f"[rank] not offered to the kernel's out-of-memory killer: {problem}", file=sys.stderr)
 
 
 def leave_no_core_dump() -> None:

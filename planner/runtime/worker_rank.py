@@ -35,6 +35,8 @@ from planner.spec._record import record
 from planner.spec.codec import to_plain
 from planner.spec.worker import RankFailure, RankResult, rank_log_name
 
+_MESSAGE_CHARS = 4000
+
 
 @record
 class RankSeat:
@@ -65,9 +67,11 @@ def run_rank(seat: RankSeat, task: TrialTask, marks: RankMarks) -> NoReturn:
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(exit_code)  # Keep: no exit handlers of the worker, no destructors of CUDA or DeepSpeed
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:  # Keep: whatever fails, a rank must never go on as a second worker; nor run the worker's exit handlers
+            os._exit(exit_code)
 
 
 def _settle_in(seat: RankSeat) -> None:
@@ -76,8 +80,6 @@ def _settle_in(seat: RankSeat) -> None:
     die_with_parent(seat.worker_pid, signal.SIGKILL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    offer_to_the_kernel_first()
-    leave_no_core_dump()
     log = os.open(Path(seat.scratch_dir) / rank_log_name(seat.rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -89,6 +91,8 @@ def _settle_in(seat: RankSeat) -> None:
     os.close(seat.answers_descriptor)
     faulthandler.enable(file=2)
     faulthandler.register(signal.SIGUSR1, file=2)
+    offer_to_the_kernel_first()
+    leave_no_core_dump()
     torch.set_num_threads(seat.threads)
     os.environ["OMP_NUM_THREADS"] = str(seat.threads)
 
@@ -184,7 +188,7 @@ def _describe(error: BaseException, task: TrialTask, meter: Meter, *, failed_at_
     allocated_bytes, capacity_bytes = _device_state(task, meter)
     return RankFailure(
         exception=_qualified_name(error),
-        message=str(error),
+        message=_bounded(str(error)),
         failed_at_s=failed_at_s,
         chain=_chain(error),
         allocated_bytes=allocated_bytes,
@@ -216,9 +220,15 @@ def _chain(error: BaseException) -> tuple[str, ...]:
     behind = error.__cause__ or error.__context__
     while behind is not None and id(behind) not in seen:
         seen.add(id(behind))
-        found.append(f"{_qualified_name(behind)}: {behind}")
+        found.append(_bounded(f"{_qualified_name(behind)}: {behind}"))
         behind = behind.__cause__ or behind.__context__
     return tuple(found)
+
+
+def _bounded(text: str) -> str:
+    """A message that somebody filled with a tensor's values is cut in its middle; the log has it whole."""
+    half = _MESSAGE_CHARS // 2
+    return text if len(text) <= _MESSAGE_CHARS else f"{text[:half]} … {text[-half:]}"
 
 
 def _qualified_name(error: BaseException) -> str:

@@ -26,6 +26,7 @@ from planner.spec import (
 )
 from planner.spec._record import record
 from planner.spec.worker import RankEnd, RankFailure, TrialEnd
+from planner.trial.logs import TAIL_BYTES
 from planner.trial.oom_text import (
     parse_cuda_out_of_memory,
     requested_of_cpu_allocator,
@@ -76,7 +77,7 @@ def classify_trial(facts: TrialFacts) -> Outcome:
 
 
 def _without_end(facts: TrialFacts) -> Outcome:
-    tail = "\n".join(tail for tail in facts.log_tails if tail)
+    tail = "\n".join(tail for tail in facts.log_tails if tail)[-TAIL_BYTES:]
     if facts.worker_exit_code is None:
         return TimedOut(limit_s=facts.timeout_s, phase=facts.last_phase, log_tail=tail)
     if facts.worker_exit_code == -signal.SIGKILL and facts.kernel_oom_kills > 0:
