@@ -59,7 +59,7 @@ def architecture_of(model: ModelSpec, *, profile: RuntimeProfile) -> Architectur
         selective=kept_products(model, moe_share=moe_share),
         checkpoint=Saved(elements=float(model.hidden_size)),
         repeated=Saved(split_elements=2.0 * (query_width(model) - key_value_width(model))),
-        working=_working(model, moe_share=moe_share, profile=profile),
+        working=_working(model, moe_share=moe_share),
         outside=_outside(model, profile=profile),
         softmax_upcasts=softmax_upcasts(model) and not profile.recomputes_attention_core,
         has_score_dropout=model.attention_dropout_fraction > 0,
@@ -83,14 +83,13 @@ def _average_layer(model: ModelSpec, *, moe_share: float, profile: RuntimeProfil
     return scaled(layer + cross_attention_saved(model), decoder_share) + scaled(encoder, 1.0 - decoder_share)
 
 
-def _working(model: ModelSpec, *, moe_share: float, profile: RuntimeProfile) -> Saved:
-    """Gradients alive at once in the MLP's backward: of the product and of its two factors (3f), of the residual stream
-    and the layer's output (2h), and the norm's fp32 gradient chain (3 x 4h)."""
+def _working(model: ModelSpec, *, moe_share: float) -> Saved:
+    """Gradients alive at once at a layer's peak, the activation's backward: of the product and of one factor (2f), of
+    the residual stream and of the layer's output (2h). Counted with an allocation tracker on llama and gpt2 layers."""
     dense = float(model.ffn_hidden_size)
     routed = float(model.expert_ffn_hidden_size * (model.num_experts_per_token + model.num_shared_experts))
     ffn = dense * (1.0 - moe_share) + routed * moe_share
-    norm_bytes = 12.0 * model.hidden_size if model.rms_norm and profile.norm_saves_fp32_input else 0.0
-    return Saved(elements=2.0 * model.hidden_size, bytes=norm_bytes, split_elements=3.0 * ffn)
+    return Saved(elements=2.0 * model.hidden_size, split_elements=2.0 * ffn)
 
 
 def _outside(model: ModelSpec, *, profile: RuntimeProfile) -> Saved:

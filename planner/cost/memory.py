@@ -61,7 +61,7 @@ def device_memory(axes: Axes, *, inputs: Inputs) -> Memory:
     communication = _communication_bytes(axes, inputs=inputs)
     fixed: FloatColumn = nothing if is_cpu else communication + _CONTEXT_BYTES
     slack = nothing if is_cpu else _slack(axes, peak=peak, inputs=inputs, fixed=fixed)
-    host, disk = _host_and_disk(axes, inputs=inputs)
+    host, disk = _host_and_disk(axes, peak=peak, inputs=inputs)
     return Memory(
         peak=peak,
         slack=slack,
@@ -111,13 +111,14 @@ def _first_stage(axes: Axes, *, inputs: Inputs) -> tuple[StageShape, RankParamet
     return shape, rank_parameters(shape, axes=axes, inputs=inputs)
 
 
-# Host memory of one rank's process: Python, torch, CUDA and DeepSpeed (about 3 GiB resident), pinned staging, data.
-_HOST_PROCESS_BYTES = 3.0 * _GIB
+# Host memory of one rank's process: Python, torch, CUDA and DeepSpeed (about 3 GiB resident), pinned staging, data. On
+# a CPU the libraries' pages are mostly shared between ranks forked from one parent.
+_HOST_PROCESS_BYTES, _CPU_PROCESS_BYTES = 3.0 * _GIB, 0.7 * _GIB
 _SWAP_BUFFERS, _SWAP_ELEMENTS = 4.0, 1.0e9  # offload_optimizer.buffer_count; one sub-group at most
 _PARAM_SWAP_ELEMENTS = 5.0e8  # offload_param: 5 buffers of 1e8 elements (buffer_count, buffer_size)
 
 
-def _host_and_disk(axes: Axes, *, inputs: Inputs) -> tuple[FloatColumn, FloatColumn]:
+def _host_and_disk(axes: Axes, *, peak: Peak, inputs: Inputs) -> tuple[FloatColumn, FloatColumn]:
     """Host bytes and disk bytes of one node.
 
     Optimizer offload: master 4, moments and fp32 gradient 4 per trained element of the shard, and a pinned 16-bit copy
@@ -136,4 +137,6 @@ def _host_and_disk(axes: Axes, *, inputs: Inputs) -> tuple[FloatColumn, FloatCol
     kept = np.where(param_nvme, _PARAM_SWAP_ELEMENTS * axes.element_bytes, weights)
     host = host + np.where(axes.offload_param & is_third, kept, 0.0)
     disk = np.where(nvme, states, 0.0) + np.where(param_nvme, weights, 0.0)
-    return (host + _HOST_PROCESS_BYTES) * axes.gpus_per_node, disk * axes.gpus_per_node
+    is_cpu = inputs.cluster.gpu.device is DeviceKind.CPU
+    process = peak.allocated + _CPU_PROCESS_BYTES if is_cpu else np.full(len(axes), _HOST_PROCESS_BYTES)
+    return (host + process) * axes.gpus_per_node, disk * axes.gpus_per_node

@@ -72,6 +72,7 @@ class RankParameters:
     trained_expert: FloatColumn
     layer: FloatColumn  # one layer of this stage
     head: FloatColumn  # the head's weight, where the stage has it
+    largest: FloatColumn  # one parameter tensor
     outside: FloatColumn  # embedding, head and final norm, where the stage has them
 
 
@@ -107,6 +108,7 @@ def rank_parameters(shape: StageShape, *, axes: Axes, inputs: Inputs) -> RankPar
         trained_expert=expert * share,
         layer=dense_layer + expert_layer,
         head=head * share,
+        largest=np.maximum(embedding * shape.has_embedding, np.maximum(head, _largest_layer_tensor(axes, model=model))),
         outside=outside,
     )
 
@@ -123,6 +125,7 @@ def _traced_parameters(axes: Axes, *, traced: TracedModule, share: float) -> Ran
         trained_expert=none,
         layer=largest,
         head=none,
+        largest=largest,
         outside=none,
     )
 
@@ -135,6 +138,13 @@ def _dense_layer(axes: Axes, *, model: ModelSpec, moe_share: float) -> FloatColu
     attention = counts.attention_per_layer * ((1.0 - kv_share) / tensor + kv_share / kv_split)
     mlp = ((1.0 - moe_share) * counts.mlp_per_layer + moe_share * counts.shared_experts_per_layer) / tensor
     return attention + mlp + counts.norm_per_layer + moe_share * counts.router_per_layer
+
+
+def _largest_layer_tensor(axes: Axes, *, model: ModelSpec) -> FloatColumn:
+    """Elements of a layer's largest weight: one MLP matrix, or the one tensor of all experts' fused gate-up matrices."""
+    dense = float(model.hidden_size * model.ffn_hidden_size)
+    stacked = 2.0 * model.num_experts * model.hidden_size * model.expert_ffn_hidden_size / axes.expert
+    return np.maximum(dense, stacked) / axes.tensor
 
 
 def _kv_share(model: ModelSpec) -> float:

@@ -24,37 +24,32 @@ _BF16 = PRECISIONS.index(Precision.BF16)
 def deepspeed_states(params: RankParameters, *, axes: Axes, profile: RuntimeProfile, moments: float) -> States:
     """Bytes of states and buffers at each moment.
 
-    Parameters e P, stage 3: e P / n. Master weights and moments (4 + moments) T / n, stage 0: T (in fp32 without a
-    second copy of the weights; ZeRO copies even those). Gradients, buckets, gathered parameters and temporaries: see
-    the functions below.
+    Parameters: e P, stage 3: e P / n. Master weights and moments: (4 + moments) T / n, stage 0: T; in fp32 the moments
+    only. Gradients, buffers and the update's temporaries: see the functions below.
     """
     parts, stage = shards_of(params, axes=axes), axes.zero_stage
     weights = np.where(stage == 3, parts.weight_shard, parts.local) * axes.element_bytes
     weights = np.where(axes.offload_param & (stage == 3), 0.0, weights)
     optimizer = _optimizer_bytes(parts, axes=axes, moments=moments)
     start, end, partition = _gradient_bytes(parts, axes=axes)
-    second_weights = _fp32_partition_bytes(parts, axes=axes)
-    bucket, gathered = (
-        _bucket_bytes(parts.local, axes=axes, profile=profile),
-        _gathered(parts, axes=axes, profile=profile),
-    )
-    held = np.where((stage == 3) | ((stage == 1) & (axes.accumulation > 1)), bucket, 0.0) + gathered
-    made = np.where(stage >= 1, bucket, 0.0) + gathered
+    update_gradients, update_copies = _update(parts, axes=axes)
+    bucket = _bucket_bytes(parts.local, axes=axes, profile=profile)
+    gathered = _gathered(parts, axes=axes, profile=profile)
+    always = _standing_buffers(params, parts=parts, axes=axes) + np.where(stage == 3, bucket, 0.0)
+    early = np.where((stage == 1) & (axes.accumulation > 1), bucket, 0.0)  # kept from an earlier micro-batch
+    made = np.where((stage == 1) | (stage == 2), bucket, 0.0)  # `setup_buckets`, at the first gradient
+    fresh = params.head * axes.element_bytes  # the head's gradient, before it is accumulated or copied away
     flat_copy = np.where(axes.shards > 1, bucket, 0.0)  # `allreduce_bucket` and `reduce_scatter_coalesced` copy it
     piped = np.where((stage == 1) & (axes.pipeline > 1), bucket, 0.0)  # `reduce_gradients` adds one for pipelines
-    reduction = made + flat_copy + piped + partition + second_weights
-    head = np.where(stage <= 1, params.head * axes.element_bytes, 0.0)
-    update = _step(parts, axes=axes)
-    kept = np.where(stage == 3, bucket, 0.0)
+
+    def held(gradients: FloatColumn, buffers: FloatColumn) -> Held:
+        return Held(parameters=weights, gradients=gradients, optimizer=optimizer, buffers=always + buffers)
+
     return States(
-        loss=Held(parameters=weights, gradients=start, optimizer=optimizer, buffers=held + second_weights),
-        first_gradient=Held(
-            parameters=weights, gradients=start + head, optimizer=optimizer, buffers=made + second_weights
-        ),
-        backward=Held(parameters=weights, gradients=end, optimizer=optimizer, buffers=reduction),
-        step=Held(
-            parameters=weights, gradients=update[0], optimizer=optimizer, buffers=update[1] + kept + second_weights
-        ),
+        loss=held(start, gathered + early),
+        first_gradient=held(start, gathered + made + fresh),
+        backward=held(end, gathered + made + flat_copy + piped + partition),
+        step=held(update_gradients, update_copies),
     )
 
 
@@ -72,10 +67,18 @@ def _optimizer_bytes(parts: Shards, *, axes: Axes, moments: float) -> FloatColum
     return np.where(offloaded, 0.0, owned * (moments + np.where(axes.is_fp32, 0.0, 4.0)))
 
 
-def _fp32_partition_bytes(parts: Shards, *, axes: Axes) -> FloatColumn:
-    """ZeRO clones its partition of the weights even when they are fp32 already (`single_partition_of_fp32_groups`)."""
-    clones = axes.is_fp32 & (axes.zero_stage >= 1) & ~axes.offload_optimizer
-    return np.where(clones, 4.0 * parts.shard, 0.0)
+def _standing_buffers(params: RankParameters, *, parts: Shards, axes: Axes) -> FloatColumn:
+    """Buffers that ZeRO keeps from initialisation on.
+
+    In fp32 its own clone of the partition of the weights (`single_partition_of_fp32_groups`): 4 T / n. With optimizer
+    offload at stages 1 and 2 a staging copy of the largest parameter (`temp_grad_buffer_for_gpu_offload`).
+    """
+    stage = axes.zero_stage
+    clones = axes.is_fp32 & (stage >= 1) & ~axes.offload_optimizer
+    stages_gradients = axes.offload_optimizer & ((stage == 1) | (stage == 2))
+    return np.where(clones, 4.0 * parts.shard, 0.0) + np.where(
+        stages_gradients, params.largest * axes.element_bytes, 0.0
+    )
 
 
 def _gradient_bytes(parts: Shards, *, axes: Axes) -> tuple[FloatColumn, FloatColumn, FloatColumn]:
@@ -115,7 +118,7 @@ def _gathered(parts: Shards, *, axes: Axes, profile: RuntimeProfile) -> FloatCol
     return np.where(gathers, live * axes.element_bytes, 0.0)
 
 
-def _step(parts: Shards, *, axes: Axes) -> tuple[FloatColumn, FloatColumn]:
+def _update(parts: Shards, *, axes: Axes) -> tuple[FloatColumn, FloatColumn]:
     """Gradients and temporaries during the update.
 
     Stages 1, 2 (`step`): the averaged list e T / n and its flattened copy e T / n are both alive when the fp32 copy

@@ -53,7 +53,7 @@ def step_time(axes: Axes, *, inputs: Inputs) -> StepColumns:
     m = axes.accumulation
     work = m * slowest.micro_batch
     bubble = (axes.pipeline - 1) / (m * axes.virtual) * work
-    pipeline = np.where(axes.pipeline > 1, (m + axes.pipeline - 1) * slowest.sends, 0.0)
+    pipeline = np.where(axes.pipeline > 1, (m + axes.pipeline - 1) * axes.virtual * slowest.sends, 0.0)
     data = _data_parallel(axes, inputs=inputs, backward_s=m * (slowest.compute + slowest.recompute))
     optimizer, offload = _update(axes, inputs=inputs)
     parts = {
