@@ -91,7 +91,11 @@ def chance_of_gain(guide: Guide, belief: Belief, incumbent: Incumbent, *, rng: n
     members = np.argsort(-plausible, kind="stable")[:_CONTENDERS]
     spread = guide.covariance_of(belief, members)
     factor = np.linalg.cholesky(spread + 1e-9 * np.eye(len(members)))
-    draws = belief.mean[members] + rng.standard_normal((_SAMPLES, len(members))) @ factor.T
+    normal = rng.standard_normal((_SAMPLES, len(members))) @ factor.T
+    # The sizes of the effects were themselves fitted from few trials: a t-process with as many degrees of freedom.
+    num_seen = len(belief.observed_rows)
+    stretch = np.sqrt(num_seen / rng.chisquare(num_seen, _SAMPLES))
+    draws = belief.mean[members] + normal * stretch[:, None]
     may_win = rng.random((_SAMPLES, len(members))) < belief.eligible[members]
     beaten = np.any((draws > incumbent.utility + tolerance) & may_win, axis=1)
     return GainChance(probability=float(np.mean(beaten)), tolerance_fraction=tolerance)

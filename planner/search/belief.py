@@ -36,9 +36,13 @@ _MEMORY_SHARES = (0.5, 0.3, 0.15, 0.05)  # of the variance: common, per axis, al
 # Medians of the prior over the errors of the analytic model of speed, in log units. The bias is left wide: only the
 # order matters, and on an unknown machine (a CPU above all) the level may be off by several times.
 _BIAS = 2.0
-_PER_AXIS = 0.10
-_TOGETHER = 0.06
+_SLOPE = .3
+_PER_AXIS = 0.15
+_TOGETHER = 0.10
 _ALONE = 0.015
+# A trial slower than the best-predicted one by more than e^1.5 against its prior (swapping, a broken kernel, a stray
+# process) is only known to be slow: taken at face value, one such trial would make every other effect look like noise.
+_WORST_RESIDUAL = 1.5
 _MAX_FITTED = 120  # trials from which the effects' sizes are fitted: the fastest ones, when there are more
 
 
@@ -70,6 +74,7 @@ class Guide:
         self._features: Features = features_of(problem.columns, num_layers=problem.num_layers)
         self._worlds = world_sizes(problem.columns)
         self._log_prior = np.log(problem.priors.tokens_per_s)
+        self._tilt = self._log_prior - float(np.max(self._log_prior))
         interval = np.log(problem.priors.high_bytes / problem.priors.low_bytes) / _INTERVAL_DEVIATIONS
         self._memory_deviation = np.maximum(interval, _MIN_MEMORY_DEVIATION)
         self._room = np.log(problem.limit_bytes / problem.priors.memory_bytes)  # log units left below the limit
@@ -108,24 +113,36 @@ class Guide:
         for a belief without a measurement."""
         if belief.process is None:
             raise ValueError("before the first measurement there is no posterior")
-        features = self._features.take(belief.rows[members])
-        cross = similarities(features, self._features.take(belief.observed_rows))
-        return gaussian.joint_covariance(belief.process, similarities(features, features), cross)
+        rows = belief.rows[members]
+        within, cross = self._pairs(rows, rows), self._pairs(rows, belief.observed_rows)
+        return gaussian.joint_covariance(belief.process, within, cross)
+
+    def _pairs(self, left: IntColumn, right: IntColumn) -> gaussian.Pairs:
+        return gaussian.Pairs(
+            similarities=similarities(self._features.take(left), self._features.take(right)),
+            left_tilt=self._tilt[left],
+            right_tilt=self._tilt[right],
+        )
 
     def _speed(self, observations: tuple[Observation, ...]) -> tuple[gaussian.Conditioned | None, IntColumn]:
         measured = [seen for seen in observations if seen.ended is Ended.MEASURED]
         rows = np.array([seen.row for seen in measured], dtype=np.int64)
         if not measured:
             return None, rows
-        targets = np.array([math.log(seen.tokens_per_s) for seen in measured]) - self._log_prior[rows]
+        residuals = np.array([math.log(seen.tokens_per_s) for seen in measured]) - self._log_prior[rows]
+        targets = np.maximum(residuals, np.max(residuals) - _WORST_RESIDUAL)
         noise = np.array([seen.standard_error_fraction**2 for seen in measured])
-        alike = similarities(self._features.take(rows), self._features.take(rows))
+        pairs = self._pairs(rows, rows)
         start = gaussian.Effects(
-            bias=_BIAS, per_axis=np.full(self._features.num_axes, _PER_AXIS), together=_TOGETHER, alone=_ALONE
+            bias=_BIAS,
+            slope=_SLOPE,
+            per_axis=np.full(self._features.num_axes, _PER_AXIS),
+            together=_TOGETHER,
+            alone=_ALONE,
         )
         best = np.argsort(-targets - self._log_prior[rows], kind="stable")[:_MAX_FITTED]
-        effects = gaussian.fit_effects(alike[:, best][:, :, best], targets[best], noise[best], start=start)
-        return gaussian.condition(alike, targets, noise, effects=effects), rows
+        effects = gaussian.fit_effects(pairs.take(best), targets[best], noise[best], start=start)
+        return gaussian.condition(pairs, targets, noise, effects=effects), rows
 
     def _predict_speed(
         self, rows: IntColumn, process: gaussian.Conditioned | None, observed_rows: IntColumn
@@ -133,11 +150,10 @@ class Guide:
         if process is None:
             # Before the first measurement the bias is unknown but common to all: it does not enter the comparison.
             per_axis = self._features.num_axes * _PER_AXIS**2
-            deviation = math.sqrt(per_axis + _TOGETHER**2 + _ALONE**2)
-            return self.prior_utility[rows], np.full(len(rows), deviation)
-        cross = similarities(self._features.take(rows), self._features.take(observed_rows))
-        correction, deviation_column = gaussian.predict(process, cross)
-        return self.prior_utility[rows] + correction, deviation_column
+            variance = per_axis + _TOGETHER**2 + _ALONE**2 + (_SLOPE * self._tilt[rows]) ** 2
+            return self.prior_utility[rows], np.sqrt(variance)
+        correction, deviation = gaussian.predict(process, self._pairs(rows, observed_rows))
+        return self.prior_utility[rows] + correction, deviation
 
     def _chance_of_fitting(self, rows: IntColumn, observations: tuple[Observation, ...]) -> FloatColumn:
         seen = [one for one in observations if one.ended in (Ended.MEASURED, Ended.OUT_OF_MEMORY)]

@@ -1,7 +1,7 @@
 """Gaussian-process regression over candidates, small and exact: what measured residuals say about the untried.
 
-The residual of a candidate is a sum of independent effects: a bias common to all, one smooth effect per axis, one that
-depends on all axes together, and a part of its own. Sizes of the effects are fitted (maximum a posteriori), so an axis
+The residual of a candidate is a sum of independent effects: a bias common to all, a slope (the prior exaggerates, or
+plays down, every difference), one smooth effect per axis, one that depends on all axes together, and a part of its own. Sizes of the effects are fitted (maximum a posteriori), so an axis
 along which the analytic model errs is noticed, and one along which it does not is left alone.
 
 Formulas: Rasmussen & Williams, Gaussian Processes for Machine Learning (2006), equations 2.25 and 2.26 (posterior), 5.8
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.spec._record import record
-from planner.spec.columns import FloatColumn
+from planner.spec.columns import FloatColumn, IntColumn
 
 Matrix: TypeAlias = NDArray[np.float64]
 
@@ -30,12 +30,28 @@ _SWEEPS = 3
 
 @record
 class Effects:
-    """Standard deviations of the parts of a residual, in log units."""
+    """Standard deviations of the parts of a residual, in log units (of `slope`: per log unit of the prior)."""
 
     bias: float
+    slope: float
     per_axis: FloatColumn
     together: float
     alone: float
+
+
+@record
+class Pairs:
+    """How the candidates of two groups relate: similarities (axis, left, right), and for the slope how far the prior of
+    each lies from the middle, in log units."""
+
+    similarities: Matrix
+    left_tilt: FloatColumn
+    right_tilt: FloatColumn
+
+    def take(self, rows: IntColumn) -> Pairs:
+        """The pairs among some members of one group paired with itself."""
+        alike = self.similarities[:, rows][:, :, rows]
+        return Pairs(similarities=alike, left_tilt=self.left_tilt[rows], right_tilt=self.right_tilt[rows])
 
 
 @record
@@ -47,19 +63,21 @@ class Conditioned:
     weights: FloatColumn
 
 
-def covariance(similarities: Matrix, effects: Effects) -> Matrix:
-    """Prior covariance of the shared parts from similarities (axis, left, right); the part of its own is left out."""
-    per_axis: Matrix = np.tensordot(effects.per_axis**2, similarities, axes=1)
-    return effects.bias**2 + per_axis + effects.together**2 * np.prod(similarities, axis=0)
+def covariance(pairs: Pairs, effects: Effects) -> Matrix:
+    """Prior covariance of the shared parts of the residuals; the part that is each candidate's own is left out."""
+    per_axis: Matrix = np.tensordot(effects.per_axis**2, pairs.similarities, axes=1)
+    slope = effects.slope**2 * np.outer(pairs.left_tilt, pairs.right_tilt)
+    return effects.bias**2 + slope + per_axis + effects.together**2 * np.prod(pairs.similarities, axis=0)
 
 
-def prior_variance(effects: Effects) -> float:
-    """Variance of the residual of any candidate before anything was seen."""
-    per_axis = float(np.sum(effects.per_axis**2))
-    return effects.bias**2 + per_axis + effects.together**2 + effects.alone**2
+def prior_variance(effects: Effects, tilt: FloatColumn) -> FloatColumn:
+    """Variance of the residuals of candidates before anything was seen."""
+    constant = effects.bias**2 + float(np.sum(effects.per_axis**2)) + effects.together**2 + effects.alone**2
+    variance: FloatColumn = constant + effects.slope**2 * tilt**2
+    return variance
 
 
-def fit_effects(similarities: Matrix, targets: FloatColumn, noise: FloatColumn, *, start: Effects) -> Effects:
+def fit_effects(pairs: Pairs, targets: FloatColumn, noise: FloatColumn, *, start: Effects) -> Effects:
     """The most probable sizes of the effects given residuals `targets` with noise variances `noise`.
 
     `start` is the prior's median; the bias is not fitted. Coordinate search: deterministic, and a few milliseconds.
@@ -71,16 +89,17 @@ def fit_effects(similarities: Matrix, targets: FloatColumn, noise: FloatColumn, 
         return replace(
             start,
             per_axis=start.per_axis * factors[:num_axes],
+            slope=start.slope * float(factors[-3]),
             together=start.together * float(factors[-2]),
             alone=start.alone * float(factors[-1]),
         )
 
     def loss(logs: FloatColumn) -> float:
         effects = scaled(logs)
-        total = covariance(similarities, effects) + np.diag(noise + effects.alone**2)
+        total = covariance(pairs, effects) + np.diag(noise + effects.alone**2)
         return _negative_log_likelihood(total, targets) + 0.5 * float(np.sum((logs / _LOG_SCALE_SPREAD) ** 2))
 
-    return scaled(_coordinate_descent(loss, num_axes + 2))
+    return scaled(_coordinate_descent(loss, num_axes + 3))
 
 
 def _coordinate_descent(loss: Callable[[FloatColumn], float], size: int) -> FloatColumn:
@@ -106,22 +125,22 @@ def _negative_log_likelihood(total: Matrix, targets: FloatColumn) -> float:
     return 0.5 * float(half @ half) + float(np.sum(np.log(np.diag(factor))))
 
 
-def condition(similarities: Matrix, targets: FloatColumn, noise: FloatColumn, *, effects: Effects) -> Conditioned:
+def condition(pairs: Pairs, targets: FloatColumn, noise: FloatColumn, *, effects: Effects) -> Conditioned:
     """Take in the observations."""
-    total = covariance(similarities, effects) + np.diag(noise + effects.alone**2)
+    total = covariance(pairs, effects) + np.diag(noise + effects.alone**2)
     inverse = np.linalg.inv(total)
     return Conditioned(effects=effects, inverse=inverse, weights=inverse @ targets)
 
 
-def predict(conditioned: Conditioned, cross: Matrix) -> tuple[FloatColumn, FloatColumn]:
-    """Mean and standard deviation of untried candidates; `cross` are similarities (axis, untried, observed)."""
+def predict(conditioned: Conditioned, cross: Pairs) -> tuple[FloatColumn, FloatColumn]:
+    """Mean and standard deviation of the residuals of untried candidates; `cross` pairs them with the observed."""
     shared = covariance(cross, conditioned.effects)
     explained = np.einsum("ij,jk,ik->i", shared, conditioned.inverse, shared, optimize=True)
-    variance = np.maximum(prior_variance(conditioned.effects) - explained, 1e-12)
+    variance = np.maximum(prior_variance(conditioned.effects, cross.left_tilt) - explained, 1e-12)
     return shared @ conditioned.weights, np.sqrt(variance)
 
 
-def joint_covariance(conditioned: Conditioned, within: Matrix, cross: Matrix) -> Matrix:
+def joint_covariance(conditioned: Conditioned, within: Pairs, cross: Pairs) -> Matrix:
     """Posterior covariance of untried candidates among themselves, each one's own part included."""
     shared = covariance(cross, conditioned.effects)
     own = conditioned.effects.alone**2 * np.eye(len(shared))
