@@ -102,6 +102,7 @@ def make_task(
     steps: int = 5,
     stage_layers: tuple[int, ...] | None = None,
     micro_batch_size: int = 2,
+    checkpoint_dir: str = "",
 ) -> TrialTask:
     """A tiny task at one layout. Gradient clipping binds at every step, so that the gradient norm matters."""
     accumulation = GLOBAL_BATCH_SIZE // micro_batch_size // data
@@ -119,7 +120,13 @@ def make_task(
         ds_config[precision] = {"enabled": True}
     return TrialTask(
         model=model_spec(model),
-        training=TrainingSpec(seq_len=SEQ_LEN, global_batch_size=GLOBAL_BATCH_SIZE),
+        training=TrainingSpec(
+            seq_len=SEQ_LEN,
+            global_batch_size=GLOBAL_BATCH_SIZE,
+            steps=5,
+            warmup_steps=2,
+            checkpoint_dir=checkpoint_dir,
+        ),
         candidate=Candidate(
             layout=ParallelLayout(
                 data_parallel_size=data,
@@ -144,7 +151,11 @@ def make_task(
 
 
 def run_layouts(tasks: dict[str, TrialTask], folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """Train each task; per task a list over ranks of `losses`, `sequences`, `skipped`, or `error` where one failed."""
+    """Train each task up to its number of steps; one that names a checkpoint folder goes on from the checkpoint in it,
+    if there is one, and leaves one there.
+
+    Per task a list over ranks of `losses`, `sequences` and `skipped`, or `error` where one failed.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tasks.json").write_text(json.dumps({name: to_plain(task) for name, task in tasks.items()}))
     environment = {**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
@@ -161,10 +172,15 @@ def _train(rank: int, task: TrialTask, meeting: str) -> dict[str, Any]:
     world_size = task.candidate.layout.world_size
     start_distributed(device=DeviceKind.CPU, rank=rank, world_size=world_size, local_rank=rank, init_method=meeting)
     session = build_session(task, on_phase=lambda phase: None)
+    folder = task.training.checkpoint_dir
+    if folder:
+        session.load_checkpoint(folder)
     losses, sequences = [], []
-    for _ in range(task.steps):
+    while session.steps_done < task.steps:
         losses.append(session.train_step().loss)
         sequences.append(session.sequences_per_step)
+    if folder:
+        session.save_checkpoint(folder)
     return {"losses": losses, "sequences": sequences, "skipped": session.skipped_steps}
 
 

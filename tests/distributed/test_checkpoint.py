@@ -1,0 +1,36 @@
+"""A training that stops at a checkpoint and goes on in a new process has the losses of one that never stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.distributed.layouts import ADAMW, make_task, run_layouts
+
+LAYOUTS: dict[str, dict[str, object]] = {
+    "bf16 zero-0": {"precision": "bf16"},
+    "zero-2": {"zero": 2, "data": 2},
+    "zero-3": {"zero": 3, "data": 2},
+    "tensor-2 zero-1": {"tensor": 2, "zero": 1},
+    "pipeline-2 zero-0": {"pipeline": 2},
+    "tensor-2 pipeline-2 bf16 zero-1": {"tensor": 2, "pipeline": 2, "zero": 1, "precision": "bf16"},
+}
+
+
+def test_resume_every_kind_of_layout_continues_loss_curve(tmp_path: Path) -> None:
+    tasks = {}
+    for name, axes in LAYOUTS.items():
+        common = {"model": "llama-tied", "optimizer": ADAMW, **axes}
+        folder = str(tmp_path / name)
+        tasks[f"{name}: whole"] = make_task(**common)
+        tasks[f"{name}: begun"] = make_task(**common, steps=3, checkpoint_dir=folder)
+        tasks[f"{name}: resumed"] = make_task(**common, checkpoint_dir=folder)
+    results = run_layouts(tasks, tmp_path / "run")
+    wrong = {}
+    for name in LAYOUTS:
+        whole, begun, resumed = (results[f"{name}: {part}"][0] for part in ("whole", "begun", "resumed"))
+        stitched = begun.get("losses", []) + resumed.get("losses", [])
+        if len(begun.get("losses", [])) != 3 or stitched != pytest.approx(whole.get("losses"), rel=1e-6):
+            wrong[name] = (whole, begun, resumed)
+    assert not wrong
