@@ -25,13 +25,15 @@ _MATMUL_FRACTION, _REFERENCE_FLOPS_PER_S, _PEAK_EXPONENT = 0.73, 312.0e12, 0.16
 _MATMUL_FRACTION_FP32 = 0.80
 _FP8_FRACTION = 0.8  # of the fp8 peak, relative to 16 bit's share: casts and scaling
 _CPU_MATMUL_FRACTION = 0.6
-_ATTENTION_FRACTION = 0.5  # of the dense peak: flash kernels, forward and backward together
+# Flash attention, forward and backward together. Above Hopper's peak it falls behind, since the exponentials between
+# its products run on units that did not grow: (989 / peak) ^ 0.3, 0.39 on Blackwell (SimuMax's rows of 131,072 tokens).
+_ATTENTION_FRACTION, _ATTENTION_EXPONENT = 0.5, 0.3
 _EAGER_ATTENTION_FRACTION = 0.35  # batched products of head-size width
 _GROUPED_FRACTION = 0.7  # of a dense product: experts get uneven, smaller groups (grouped_mm)
 _MEMORY_FRACTION = 0.85  # of the memory bandwidth that streaming kernels reach
 # Small products fill the device badly: x / (x + half) in tokens and in the width that tensor parallelism leaves; what
 # fills a device grows with its peak: 128 at Hopper's 989 TFLOP/s.
-_HALF_SIZE, _HALF_SIZE_FLOPS_PER_S = 128.0, 989.0e12
+_HALF_SIZE, _HOPPER_FLOPS_PER_S = 128.0, 989.0e12
 
 
 @record
@@ -63,7 +65,7 @@ def stage_work(shape: StageShape, *, axes: Axes, inputs: Inputs) -> Work:
     matmul_s = axes.tokens * (dense + grouped / _GROUPED_FRACTION) / axes.tensor / product_rate
     head_flops = axes.tokens * 2.0 * model.hidden_size * model.vocab_size / axes.tensor * shape.has_head
     attention_flops = axes.tokens * _attention_flops(axes, model=model) / axes.tensor
-    attention_s = attention_flops / (peak * _attention_fraction(axes))
+    attention_s = attention_flops / (peak * _attention_fraction(axes, peak=peak))
     bandwidth = gpu.memory_bandwidth_bytes_per_s * _MEMORY_FRACTION
     traffic_s = axes.tokens * layer_traffic_bytes(axes, model=model, profile=profile) / bandwidth
     loss_s = loss_traffic_bytes(axes, model=model, profile=profile) * shape.has_head / bandwidth
@@ -80,10 +82,10 @@ def stage_work(shape: StageShape, *, axes: Axes, inputs: Inputs) -> Work:
     )
 
 
-def _attention_fraction(axes: Axes) -> FloatColumn:
+def _attention_fraction(axes: Axes, *, peak: FloatColumn) -> FloatColumn:
     """Share of the peak that attention's products reach; fp32 units are filled by any kernel."""
-    share = np.where(axes.is_eager, _EAGER_ATTENTION_FRACTION, _ATTENTION_FRACTION)
-    return np.where(axes.is_fp32, 1.0, share)
+    flash = _ATTENTION_FRACTION * np.minimum(_HOPPER_FLOPS_PER_S / peak, 1.0) ** _ATTENTION_EXPONENT
+    return np.where(axes.is_fp32, 1.0, np.where(axes.is_eager, _EAGER_ATTENTION_FRACTION, flash))
 
 
 def recomputed_share(axes: Axes, *, layers: FloatColumn) -> FloatColumn:
@@ -111,7 +113,7 @@ def _peak(axes: Axes, *, gpu: GpuSpec) -> FloatColumn:
 def _size_efficiency(axes: Axes, *, model: ModelSpec, peak: FloatColumn) -> FloatColumn:
     """x / (x + half) in rows (tokens) and in the split width: small products fill few multiprocessors."""
     width = max(model.hidden_size, 1) / axes.tensor
-    half = _HALF_SIZE * peak / _HALF_SIZE_FLOPS_PER_S
+    half = _HALF_SIZE * peak / _HOPPER_FLOPS_PER_S
     return axes.tokens / (axes.tokens + half) * width / (width + half)
 
 

@@ -141,7 +141,7 @@ def _dense_layer(axes: Axes, *, model: ModelSpec, moe_share: float) -> FloatColu
 
 
 def _largest_layer_tensor(axes: Axes, *, model: ModelSpec) -> FloatColumn:
-    """Elements of a layer's largest weight: one MLP matrix, or the one tensor of all experts' fused gate-up matrices."""
+    """Elements of a layer's largest weight: one MLP matrix, or the tensor of all experts' fused gate-up matrices."""
     dense = float(model.hidden_size * model.ffn_hidden_size)
     stacked = 2.0 * model.num_experts * model.hidden_size * model.expert_ffn_hidden_size / axes.expert
     return np.maximum(dense, stacked) / axes.tensor
