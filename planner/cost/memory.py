@@ -29,8 +29,8 @@ _CONTEXT_BYTES, _NCCL_BYTES = 0.80 * _GIB, 0.87 * _GIB
 _LOGITS_SLACK, _LOGITS_SLACK_PARTITIONED, _FLAT_SLACK = 0.8, 1.4, 0.8
 _SLACK_FLOOR_FRACTION, _SLACK_FLOOR_BYTES = 0.01, 0.1 * _GIB
 # What the run cannot do without: `low` takes the model's own error off; `high` adds it and the fragmentation that
-# returning cached blocks does not cure. H200, 139.3 GiB: 133.4 GiB of tensors ran out, 132.4 ran after such returns, 128.7
-# without.
+# returning cached blocks does not cure. H200, 139.3 GiB: 133.4 GiB of tensors ran out, 132.4 ran after such returns,
+# 128.7 without.
 _LOW_FRACTION, _HIGH_FRACTION, _HIGH_BYTES = 0.97, 1.04, 0.45 * _GIB
 # A process's resident memory on CPU is known less well: malloc keeps and returns pages as it likes.
 _CPU_LOW_FRACTION, _CPU_HIGH_FRACTION = 0.8, 1.25
