@@ -20,12 +20,10 @@ class LaunchPaths:
 
     `script`: of the rendered start script, inside the plan folder. `plan_dir`: absolute path of the plan folder as the
     nodes see it; "" makes the script find it from its own place, so that the folder can be moved. `python`: the
-    interpreter to prefer; "" is python3 on the PATH. `python_path`: folders from which a model factory is imported.
-    `made_with`: the command line that made the plan, for the header.
+    interpreter to prefer; "" is python3 on the PATH. `made_with`: the command line that made the plan, for the header.
     """
 
     script: str = "launch.sh"
     plan_dir: str = ""
     python: str = ""
-    python_path: tuple[str, ...] = ()
     made_with: tuple[str, ...] = ()

@@ -89,7 +89,7 @@ def python_text(paths: LaunchPaths) -> str:
     )
 
 
-def environment_text(job: JobSpec, paths: LaunchPaths, *, processes: int) -> str:
+def environment_text(job: JobSpec, *, processes: int) -> str:
     """The environment, each variable with its reason. The job's own come last and win.
 
     No allocator option is set: what the trials measured was torch's default allocator.
@@ -111,10 +111,10 @@ def environment_text(job: JobSpec, paths: LaunchPaths, *, processes: int) -> str
             "# A failing collective says why; a healthy one stays silent.",
             'export NCCL_DEBUG="${NCCL_DEBUG:-WARN}"',
         ]
-    if paths.python_path:
+    if job.launch.python_path:
         lines += [
-            "# The model's factory is imported from here.",
-            f"export PYTHONPATH={shlex.quote(':'.join(paths.python_path))}${{PYTHONPATH:+:$PYTHONPATH}}",
+            "# The job's own modules are imported from here.",
+            f"export PYTHONPATH={shlex.quote(':'.join(job.launch.python_path))}${{PYTHONPATH:+:$PYTHONPATH}}",
         ]
     if job.launch.environment:
         lines.append("# From the job file.")

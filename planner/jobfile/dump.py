@@ -48,9 +48,9 @@ def job_hash(job: JobSpec) -> str:
     """SHA-256 of what decides measurements and the choice, in hex.
 
     In it: model, training, cluster figures, search ranges, objective, headroom, the user's command and environment.
-    Not in it: how trials are budgeted (a search can be resumed with more time), launcher, scheduler options and port
-    (they do not change what is measured), prose (sources, names of clusters); and for this very machine its memory
-    figures, which move from minute to minute (trials carry the machine's fingerprint instead).
+    Not in it: how trials are budgeted (a search can be resumed with more time), launcher, scheduler options, port and
+    module folders (they do not change what is measured), prose (sources, names of clusters); and for this very machine
+    its memory figures, which move from minute to minute (trials carry the machine's fingerprint instead).
     """
     plain = to_plain(job)
     del plain["trials"]
@@ -116,6 +116,8 @@ def _launch(job: JobSpec) -> dict[str, Any]:
     section: dict[str, Any] = {"launcher": launch.launcher.value, "master_port": launch.master_port}
     if launch.command:
         section["command"] = launch.command
+    if launch.python_path:
+        section["python_path"] = list(launch.python_path)
     for key, pairs in (
         ("environment", launch.environment),
         ("slurm", launch.slurm),

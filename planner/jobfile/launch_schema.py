@@ -99,6 +99,19 @@ OptionMap = Annotated[tuple[tuple[str, str], ...], BeforeValidator(parse_pairs(_
 KubernetesMap = Annotated[
     tuple[tuple[str, str], ...], BeforeValidator(parse_pairs(_OPTION, "option name", KUBERNETES_KEYS))
 ]
+
+
+def parse_folders(value: Any) -> tuple[str, ...]:
+    """A folder or a list of them."""
+    folders = value if isinstance(value, list) else [value]
+    if len(folders) > 100:
+        raise complain(f"lists {len(folders)} folders", fix="list at most 100")
+    for folder in folders:
+        if not isinstance(folder, str) or not 0 < len(folder) <= 4096 or "\0" in folder:
+            raise complain(f"must be a folder or a list of them, found {describe(folder)}", fix="write [src, ../lib]")
+    return tuple(folders)
+
+
 LauncherWord = Annotated[Launcher, BeforeValidator(word_parser(Launcher))]
 
 
@@ -108,6 +121,9 @@ class LaunchSection(StrictModel):
         default=None, description="the user's own script with {deepspeed_config}; left out: the reference trainer"
     )
     master_port: int = Field(default=29500, ge=1, le=65_535, description="the port where ranks meet")
+    python_path: Annotated[tuple[str, ...], BeforeValidator(parse_folders)] | None = Field(
+        default=None, description="folders of the job's own modules; for a factory by default the job file's own"
+    )
     environment: EnvironmentMap = Field(default=(), description="environment variables of the training")
     slurm: OptionMap = Field(default=(), description="sbatch's long options: account, partition, time")
     kubernetes: KubernetesMap = Field(default=(), description="image, namespace, name")

@@ -6,6 +6,7 @@ is refused.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,6 +61,25 @@ class JobFile:
         section = self.schema.model
         return section.factory if section.factory is not None and section.traced is None else ""
 
+    @property
+    def python_path(self) -> tuple[str, ...]:
+        """Absolute folders of the job's own modules: those the file names or, for a factory, its own folder.
+
+        Raises InputError for one that PYTHONPATH cannot hold.
+        """
+        named = self.schema.launch.python_path
+        if named is None:
+            named = (".",) if self.schema.model.factory is not None else ()
+        folders = tuple(os.path.normpath(self.folder / name) for name in named)
+        for folder in folders:
+            if os.pathsep in folder:
+                raise InputError(
+                    f"modules cannot be imported from {folder}",
+                    why=f"PYTHONPATH separates folders by {os.pathsep!r}, so it cannot hold this one",
+                    fix="move the job's modules to a path without that character",
+                )
+        return folders
+
 
 def load_job(path: Path, overrides: tuple[str, ...] = ()) -> JobFile:
     """Parse a job file and lay `key=value` overrides over it. InputError says where and how to mend it."""
@@ -85,7 +105,7 @@ def resolve_job(
     with _placed(document, "search", "precision"):
         ranges = _ranges(schema.search, gpu=cluster.gpu)
     with _placed(document, "launch"):
-        launch = _launch(schema)
+        launch = _launch(schema, python_path=job_file.python_path)
     return JobSpec(
         model=model,
         training=training,
@@ -241,7 +261,7 @@ def _trials(schema: JobSchema) -> TrialPolicy:
     )
 
 
-def _launch(schema: JobSchema) -> LaunchSpec:
+def _launch(schema: JobSchema, *, python_path: tuple[str, ...]) -> LaunchSpec:
     """`environment`, `slurm` and `kubernetes` may stand under `launch` or at the top, not in both places."""
     section = schema.launch
     return LaunchSpec(
@@ -251,6 +271,7 @@ def _launch(schema: JobSchema) -> LaunchSpec:
         slurm=_said_once("slurm", section.slurm, schema.slurm),
         kubernetes=_said_once("kubernetes", section.kubernetes, schema.kubernetes),
         master_port=section.master_port,
+        python_path=python_path,
     )
 
 

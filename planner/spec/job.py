@@ -79,7 +79,7 @@ class TrialPolicy:
 
 @record
 class LaunchSpec:
-    """`command` "" means the reference trainer."""
+    """`command` "" means the reference trainer. `python_path`: absolute folders of the job's own modules."""
 
     launcher: Launcher = Launcher.TORCHRUN
     command: str = ""
@@ -87,6 +87,7 @@ class LaunchSpec:
     slurm: tuple[tuple[str, str], ...] = ()  # account, partition, time, …: sbatch's long options
     kubernetes: tuple[tuple[str, str], ...] = ()  # image, namespace
     master_port: int = 29500
+    python_path: tuple[str, ...] = ()
 
 
 @record

@@ -111,10 +111,10 @@ def test_interpreter_is_the_plans_own_then_python3_and_always_overridable(machin
     own.parent.mkdir()
     shutil.copy(tmp_path / "machine/bin/python3", own)
     files = render_launch(
-        make_job(),
+        make_job(launch=LaunchSpec(python_path=("/a b", "/c"))),
         make_candidate(),
         launcher=Launcher.TORCHRUN,
-        paths=LaunchPaths(python=str(own), python_path=("/a b",)),
+        paths=LaunchPaths(python=str(own)),
     )
     script = write_files(tmp_path, files)
     machine.run(script, PYTHONPATH="/old")
@@ -123,7 +123,7 @@ def test_interpreter_is_the_plans_own_then_python3_and_always_overridable(machin
     machine.run(script)
     calls = machine.take_calls()
     assert [call["program"] for call in calls] == ["python", "python3", "python3"]
-    assert [call["env"]["PYTHONPATH"] for call in calls] == ["/a b:/old", "/a b", "/a b"]
+    assert [call["env"]["PYTHONPATH"] for call in calls] == ["/a b:/c:/old", "/a b:/c", "/a b:/c"]
 
 
 def test_own_command_starts_where_the_caller_is_with_its_slots_filled(machine: FakeMachine, tmp_path: Path) -> None:

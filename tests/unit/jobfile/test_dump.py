@@ -58,7 +58,7 @@ def test_job_hash_ignores_budget_launcher_and_prose(tmp_path: Path) -> None:
     same = replace(
         job,
         trials=TrialPolicy(),
-        launch=LaunchSpec(command=job.launch.command, environment=job.launch.environment),
+        launch=LaunchSpec(command=job.launch.command, environment=job.launch.environment, python_path=("/elsewhere",)),
         cluster=replace(job.cluster, name="other", gpu=replace(job.cluster.gpu, source="another words")),
     )
     assert job_hash(same) == job_hash(job)

@@ -53,7 +53,8 @@ search:
 objective: cost
 memory_headroom: 0.1
 trials: {mode: real, max_trials: 12, time_budget: 1h30m, steps: 7, timeout: 90s, sampler: tpe}
-launch: {launcher: slurm, command: "train.py -d {deepspeed_config} --mb {micro_batch_size}", master_port: 12345}
+launch: {launcher: slurm, command: "train.py -d {deepspeed_config} --mb {micro_batch_size}", master_port: 12345,
+         python_path: [src, /opt/lib]}
 slurm: {partition: gpu, time: "24:00:00", nice: 5}
 environment: {NCCL_DEBUG: INFO, A: 0.5}
 """
@@ -87,6 +88,7 @@ def test_resolve_job_every_key_arrives(tmp_path: Path) -> None:
     assert (job.launch.launcher, job.launch.master_port) == (Launcher.SLURM, 12345)
     assert job.launch.slurm == (("nice", "5"), ("partition", "gpu"), ("time", "24:00:00"))
     assert job.launch.environment == (("A", "0.5"), ("NCCL_DEBUG", "INFO"))
+    assert job.launch.python_path == (str(tmp_path / "src"), "/opt/lib")
 
 
 def test_resolve_job_left_out_means_the_documented_defaults(tmp_path: Path) -> None:
@@ -254,6 +256,14 @@ def test_resolve_job_factory_is_run_whole_with_what_tracing_found(tmp_path: Path
     assert (model.family, model.name, model.num_parameters) == (ModelFamily.MODULE, "two_towers", 1000)
     assert "runs whole" in model.tensor_parallel_refusal
     assert load_job(write_job(tmp_path, MINIMAL)).factory == ""
+
+
+def test_resolve_job_modules_of_a_factory_lie_beside_the_job_file_unless_said_otherwise(tmp_path: Path) -> None:
+    text = MINIMAL.replace("name: tiny-llama-cpu", "factory: my_models:two_towers")
+    assert resolve_job(load_job(write_job(tmp_path, text)), traced=TRACED).launch.python_path == (str(tmp_path),)
+    job_file = load_job(write_job(tmp_path, text), ("launch.python_path=../src",))
+    assert job_file.python_path == (str(tmp_path.parent / "src"),)
+    assert job_of(tmp_path, MINIMAL).launch.python_path == ()
 
 
 @pytest.mark.parametrize(

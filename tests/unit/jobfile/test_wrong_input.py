@@ -115,6 +115,8 @@ SET = [
     ("model={factory: 'a.b:c'}", "has not been traced", "planner plan"),
     ("model={factory: 'a.b:c', config: x}", "has both config and factory", "keep the one"),
     ("model.name=gpt2,x", "there is no model", "gpt2"),
+    ("launch.python_path=[src, 5]", "must be a folder or a list of them", "[src, ../lib]"),
+    ("launch.python_path='a:b'", "modules cannot be imported from", "path without that character"),
 ]
 
 
