@@ -71,7 +71,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
 }
 # Plain gradient descent shows a gradient that is wrong by a factor, which Adam hides; Adam shows states gone wrong.
-SGD = {"type": "SGD", "params": {"lr": 0.5, "momentum": 0.5}}
+SGD = {"type": "SGD", "params": {"lr": 2.0, "momentum": 0.5}}
 ADAMW = {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1, "torch_adam": True}}
 
 

@@ -15,7 +15,7 @@ FP32_TOLERANCE = 1e-5
 # Adam divides by the gradient's own size, so that the last bits of a small gradient count.
 ADAMW_TOLERANCE = 1e-4
 # bf16 keeps 8 bits (relative steps of 0.4%), in weights, activations and, without ZeRO, accumulated gradients.
-BF16_TOLERANCE = 2e-3
+BF16_TOLERANCE = 1e-3
 
 
 def plain_and(layouts: dict[str, dict[str, Any]], model: str, **common: Any) -> dict[str, TrialTask]:
