@@ -82,7 +82,7 @@ class Axes:
             value = values.get(axis.name)
             if value not in axis.values:
                 return None
-            same &= axis.codes == axis.values.index(value)  # type: ignore[arg-type]
+            same &= axis.codes == axis.values.index(value)
         rows = np.flatnonzero(same)
         return int(rows[0]) if len(rows) else None
 

@@ -36,7 +36,7 @@ _MEMORY_SHARES = (0.5, 0.3, 0.15, 0.05)  # of the variance: common, per axis, al
 # Medians of the prior over the errors of the analytic model of speed, in log units. The bias is left wide: only the
 # order matters, and on an unknown machine (a CPU above all) the level may be off by several times.
 _BIAS = 2.0
-_SLOPE = .3
+_SLOPE = 0.3
 _PER_AXIS = 0.15
 _TOGETHER = 0.10
 _ALONE = 0.015

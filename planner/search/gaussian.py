@@ -1,8 +1,9 @@
 """Gaussian-process regression over candidates, small and exact: what measured residuals say about the untried.
 
 The residual of a candidate is a sum of independent effects: a bias common to all, a slope (the prior exaggerates, or
-plays down, every difference), one smooth effect per axis, one that depends on all axes together, and a part of its own. Sizes of the effects are fitted (maximum a posteriori), so an axis
-along which the analytic model errs is noticed, and one along which it does not is left alone.
+plays down, every difference), one smooth effect per axis, one that depends on all axes together, and a part of its own.
+Sizes of the effects are fitted (maximum a posteriori), so an axis along which the analytic model errs is noticed, and
+one along which it does not is left alone.
 
 Formulas: Rasmussen & Williams, Gaussian Processes for Machine Learning (2006), equations 2.25 and 2.26 (posterior), 5.8
 (marginal likelihood), 5.12 (leave-one-out); censored observations by expectation propagation, their section 3.6.
@@ -67,7 +68,9 @@ def covariance(pairs: Pairs, effects: Effects) -> Matrix:
     """Prior covariance of the shared parts of the residuals; the part that is each candidate's own is left out."""
     per_axis: Matrix = np.tensordot(effects.per_axis**2, pairs.similarities, axes=1)
     slope = effects.slope**2 * np.outer(pairs.left_tilt, pairs.right_tilt)
-    return effects.bias**2 + slope + per_axis + effects.together**2 * np.prod(pairs.similarities, axis=0)
+    together: Matrix = effects.together**2 * np.prod(pairs.similarities, axis=0)
+    total: Matrix = effects.bias**2 + slope + per_axis + together
+    return total
 
 
 def prior_variance(effects: Effects, tilt: FloatColumn) -> FloatColumn:
@@ -128,7 +131,7 @@ def _negative_log_likelihood(total: Matrix, targets: FloatColumn) -> float:
 def condition(pairs: Pairs, targets: FloatColumn, noise: FloatColumn, *, effects: Effects) -> Conditioned:
     """Take in the observations."""
     total = covariance(pairs, effects) + np.diag(noise + effects.alone**2)
-    inverse = np.linalg.inv(total)
+    inverse = np.asarray(np.linalg.inv(total), dtype=np.float64)
     return Conditioned(effects=effects, inverse=inverse, weights=inverse @ targets)
 
 

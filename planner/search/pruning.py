@@ -21,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 
 from planner.search.history import Ended, Observation
-from planner.spec.columns import BoolColumn, CandidateColumns, IntColumn
+from planner.spec.columns import BoolColumn, CandidateColumns
 from planner.spec.kinds import Phase
 
 _STATES = (
@@ -51,19 +51,18 @@ def proven_out_of_memory(columns: CandidateColumns, observations: tuple[Observat
 
 
 def _implied(columns: CandidateColumns, seen: Observation) -> BoolColumn:
-    row = seen.row
-    same = _accumulates(columns.gradient_accumulation_steps) == bool(columns.gradient_accumulation_steps[row] > 1)
-    for name in _STATES:
-        column = getattr(columns, name)
-        same &= column == column[row]
+    accumulates: BoolColumn = columns.gradient_accumulation_steps > 1
+    same: BoolColumn = (accumulates == accumulates[seen.row]) & _equal(columns, _STATES, seen.row)
     if seen.phase in (Phase.BUILD_MODEL, Phase.BUILD_ENGINE):
         return same
-    for name in _ACTIVATIONS:
+    larger: BoolColumn = columns.micro_batch_size >= columns.micro_batch_size[seen.row]
+    same &= larger & _equal(columns, _ACTIVATIONS, seen.row)
+    return same
+
+
+def _equal(columns: CandidateColumns, names: tuple[str, ...], row: int) -> BoolColumn:
+    equal: BoolColumn = np.ones(len(columns), dtype=np.bool_)
+    for name in names:
         column = getattr(columns, name)
-        same &= column == column[row]
-    larger: BoolColumn = columns.micro_batch_size >= columns.micro_batch_size[row]
-    return same & larger
-
-
-def _accumulates(steps: IntColumn) -> BoolColumn:
-    return steps > 1
+        equal = equal & (column == column[row])
+    return equal

@@ -61,7 +61,7 @@ class CandidateSampler(BaseSampler):  # type: ignore[misc]  # optuna's classes a
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """The axis values of the chosen candidate."""
-        observations = read_history(study, self._guide.axes, besides=trial._trial_id)
+        observations = read_history(study, self._guide.axes, besides=trial.number)
         return dict(self._guide.axes.values_at(self._choose(study, trial, observations)))
 
     def sample_independent(

@@ -12,9 +12,9 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import optuna
 from optuna.distributions import CategoricalDistribution
@@ -101,15 +101,19 @@ def open_study(place: StudyPlace, *, axes: Axes, truth: tuple[Told, ...]) -> opt
 
 
 def ask(study: optuna.Study, *, axes: Axes, place: StudyPlace) -> tuple[Trial, int]:
-    """Begin a trial: the sampler proposes one candidate. Returns Optuna's trial and the candidate's row."""
+    """Begin a trial: the sampler proposes one candidate. Returns Optuna's trial and the candidate's row.
+
+    What somebody enqueued through Optuna comes first; of that, a tuple that is no candidate is failed and passed over.
+    """
     with _storage_errors(place):
-        trial = study.ask(distributions_of(axes))
-        if place.worker:
-            trial.set_user_attr(_WORKER, place.worker)
-        row = axes.row_of(trial.params)
-        if row is None:  # an enqueued or foreign trial: a bug here, since samplers propose legal tuples only
-            raise RuntimeError(f"the sampler proposed a tuple that is no candidate: {trial.params}")
-        return trial, row
+        while True:
+            trial = study.ask(distributions_of(axes))
+            if place.worker:
+                trial.set_user_attr(_WORKER, place.worker)
+            row = axes.row_of(trial.params)
+            if row is not None:
+                return trial, row
+            study.tell(trial, state=TrialState.FAIL)
 
 
 def tell(study: optuna.Study, trial: Trial, told: Told, *, place: StudyPlace) -> None:
@@ -133,10 +137,10 @@ def give_back(study: optuna.Study, trial: Trial, *, place: StudyPlace) -> None:
 
 
 def read_history(study: optuna.Study, axes: Axes, *, besides: int = -1) -> tuple[Observation, ...]:
-    """All trials that ended, or run at another worker, as observations; `besides` is the id of a trial to leave out."""
+    """All trials that ended, or run at another worker, as observations; but not Optuna's trial number `besides`."""
     seen = []
     for trial in study.get_trials(deepcopy=False):
-        if trial._trial_id == besides or (axes.axes and not trial.params):
+        if trial.number == besides or (axes.axes and not trial.params):
             continue
         row = axes.row_of(trial.params)
         if row is None:
@@ -158,7 +162,7 @@ def _told_trials(study: optuna.Study) -> list[FrozenTrial]:
 
 def _load_file(place: StudyPlace, axes: Axes, truth: tuple[Told, ...]) -> optuna.Study | None:
     """The study in the file, or None when it is missing, damaged, or does not tell the beginning of the truth."""
-    if not place.file.exists():
+    if not place.file.exists() or _is_torn_journal(place):
         return None
     try:
         study = _create(place)
@@ -171,6 +175,11 @@ def _load_file(place: StudyPlace, axes: Axes, truth: tuple[Told, ...]) -> optuna
     except (SQLAlchemyError, sqlite3.Error, optuna.exceptions.OptunaError, DecodeError, *_DAMAGE):
         return None
     return study if same_space and found == wanted else None
+
+
+def _is_torn_journal(place: StudyPlace) -> bool:
+    """A kill while Optuna wrote a line of its journal: what is appended to half a line makes the file unreadable."""
+    return place.kind is StudyKind.JOURNAL and place.file.read_bytes()[-1:] != b"\n"
 
 
 # What reading a damaged file raises besides the database's own errors: alembic's RuntimeError for an unknown schema,
@@ -193,15 +202,15 @@ def _storage(place: StudyPlace) -> BaseStorage:
     if place.kind is StudyKind.JOURNAL:
         _remove_stale_journal_locks(place.file)
         return JournalStorage(JournalFileBackend(str(place.file)))
-    # As a URI, so that a path with `?`, `#` or `%` stays a path.
-    url = f"sqlite:///file:{quote(str(place.file))}?uri=true"
-    return RDBStorage(url, engine_kwargs={"connect_args": {"timeout": _LOCK_WAIT_S}})
+    # Opened by path and not by URL: in a URL, a folder's name with `?`, `#` or `%` would name another file.
+    connect = partial(sqlite3.connect, place.file, timeout=_LOCK_WAIT_S, check_same_thread=False)
+    return RDBStorage("sqlite://", engine_kwargs={"creator": connect})
 
 
 def _fail_abandoned(study: optuna.Study, place: StudyPlace) -> None:
-    for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING, TrialState.WAITING)):
+    for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
         if place.is_ours_alone or trial.user_attrs.get(_WORKER) == place.worker:
-            study._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
+            study.tell(trial.number, state=TrialState.FAIL)
 
 
 def _frozen(told: Told, axes: Axes) -> FrozenTrial:
