@@ -22,6 +22,7 @@ from planner.runtime.families import Family, complete_replicated_gradients
 from planner.runtime.gradient_norm import unmark_tied_copies
 from planner.runtime.grid import TensorGroup, tensor_group_of, topology_of
 from planner.runtime.initialisation import Placement, materialise
+from planner.runtime.lora import adapt_attention, complete_adapter_gradients, freeze
 from planner.runtime.tensor_parallel import next_token_loss
 from planner.spec import ActivationCheckpointing, ParallelLayout
 from planner.spec._record import record
@@ -38,6 +39,7 @@ class Assembly:
     checkpointing: ActivationCheckpointing
     keeps_rng: bool
     partition: Callable[[nn.Module], None] | None
+    lora_rank: int = 0  # 0: all parameters are trained
 
 
 class BlockBuilder:
@@ -51,11 +53,11 @@ class BlockBuilder:
 
     def embedding(self) -> TokenEmbedding:
         """The token embedding."""
-        return self._finish(TokenEmbedding(self._family, self._group), self._family.embedding_name)
+        return self._edge(TokenEmbedding(self._family, self._group), self._family.embedding_name)
 
     def positions(self) -> Positions:
         """Learned positions; a block that does nothing in families that rotate."""
-        return self._finish(Positions(self._family), self._family.position_name)
+        return self._edge(Positions(self._family), self._family.position_name)
 
     def decoder(self, index: int, index_in_stage: int) -> DecoderBlock:
         """Decoder layer `index` of the model."""
@@ -63,8 +65,13 @@ class BlockBuilder:
             layer = self._family.layer_class(self._family.config, layer_idx=index)
         if self._group.size > 1:
             self._family.split_layer(layer, self._group)
+        attention = getattr(layer, self._family.attention_name)
+        if self._assembly.lora_rank:
+            freeze(layer)
+            adapt_attention(attention, rank=self._assembly.lora_rank, group=self._group)
         self._finish(layer, self._family.layer_name.format(index))
-        complete_replicated_gradients(layer, self._group)
+        complete_replicated_gradients(attention, self._group)
+        complete_adapter_gradients(attention, self._group)
         recompute = recompute_of(
             self._assembly.checkpointing, index_in_stage=index_in_stage, keeps_rng=self._assembly.keeps_rng
         )
@@ -74,11 +81,11 @@ class BlockBuilder:
         """The norm after the last layer."""
         with torch.device("meta"):
             norm = self._family.make_norm()
-        return self._finish(norm, self._family.norm_name)
+        return self._edge(norm, self._family.norm_name)
 
     def head(self) -> Head:
         """A head with a matrix of its own."""
-        return self._finish(Head(self._family, self._group), self._family.head_name)
+        return self._edge(Head(self._family, self._group), self._family.head_name)
 
     def tied_head(self, embedding: TokenEmbedding) -> Head:
         """A head that is the embedding's matrix."""
@@ -87,6 +94,12 @@ class BlockBuilder:
     def loss(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Mean next-token loss of one micro-batch."""
         return next_token_loss(logits, tokens, self._group)
+
+    def _edge(self, block: Any, name: str) -> Any:
+        """Finish a block that is no decoder layer."""
+        if self._assembly.lora_rank:
+            freeze(block)
+        return self._finish(block, name)
 
     def _finish(self, block: Any, name: str) -> Any:
         materialise(block, prefix=name, placement=self._assembly.placement)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import torch
 
 from planner.errors import InputError
-from planner.spec import BatchSplit, DataSpec
+from planner.spec import BatchSplit, DataSpec, TrialTask
 
 
 def derived_seed(*parts: object) -> int:
@@ -32,12 +32,33 @@ def sample_indices(batch: BatchSplit, *, step: int, data_parallel_rank: int) -> 
     return [list(range(start + first, start + first + micro)) for first in first_of]
 
 
+Sample: TypeAlias = dict[str, torch.Tensor]  # the model's keyword arguments, without the batch dimension, on CPU
+
+
 class SampleSource(Protocol):
+    """Gives one sample, by its number."""
+
+    def sample(self, index: int) -> Sample:
+        """The same sample in every layout and at every time."""
+        ...
+
+
+class TokenSource(Protocol):
     """Gives the tokens of one sample, by its number."""
 
     def tokens(self, index: int) -> torch.Tensor:
         """`seq_len` token ids (int64, CPU)."""
         ...
+
+
+class TokenSamples:
+    """Samples for a causal language model: tokens, which are their own labels."""
+
+    def __init__(self, source: TokenSource) -> None:
+        self._source = source
+
+    def sample(self, index: int) -> Sample:
+        return {"tokens": self._source.tokens(index)}
 
 
 class SyntheticTokens:
@@ -98,14 +119,16 @@ class TokenFile:
         return ids
 
 
-def open_samples(data: DataSpec, *, seed: int, seq_len: int, vocab_size: int) -> SampleSource:
+def open_tokens(task: TrialTask) -> TokenSource:
     """The job's token file, or synthetic tokens when it names none."""
-    if data.path:
-        return TokenFile(data, seed=seed, seq_len=seq_len, vocab_size=vocab_size)
-    return SyntheticTokens(seed=seed, seq_len=seq_len, vocab_size=vocab_size)
+    training = task.training
+    shape = {"seed": training.seed, "seq_len": training.seq_len, "vocab_size": task.model.vocab_size}
+    return TokenFile(training.data, **shape) if training.data.path else SyntheticTokens(**shape)
 
 
-def micro_batches(source: SampleSource, indices: list[list[int]], device: torch.device) -> Iterator[torch.Tensor]:
-    """The micro-batches of one optimizer step, (micro_batch_size, seq_len) each, on the device."""
+def micro_batches(source: SampleSource, indices: list[list[int]], device: torch.device) -> Iterator[Sample]:
+    """The micro-batches of one optimizer step, batch first, on the device."""
     for micro in indices:
-        yield torch.stack([source.tokens(index) for index in micro]).to(device, non_blocking=True)
+        samples = [source.sample(index) for index in micro]
+        stacked = {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
+        yield {name: value.to(device, non_blocking=True) for name, value in stacked.items()}

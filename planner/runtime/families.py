@@ -18,6 +18,7 @@ from torch import nn
 from planner.errors import InputError
 from planner.runtime.grid import TensorGroup
 from planner.runtime.initialisation import FirstValues
+from planner.runtime.lora import first_adapter_values
 from planner.runtime.tensor_parallel import (
     RowParallelLinear,
     cut,
@@ -41,6 +42,7 @@ class Family:
     split_layer: Callable[[nn.Module, TensorGroup], None]
     embedding_name: str
     layer_name: str
+    attention_name: str
     norm_name: str
     position_name: str = ""
     head_name: str = "lm_head"
@@ -56,6 +58,9 @@ class Family:
 
     def first_values(self, name: str, shape: tuple[int, ...]) -> FirstValues:
         """How a parameter starts, as transformers starts it."""
+        adapter = first_adapter_values(name, shape)
+        if adapter is not None:
+            return adapter
         if name.endswith("bias"):
             return FirstValues(mean=0.0)
         if len(shape) == 1:
@@ -116,6 +121,7 @@ def _llama_shaped(config: Any) -> Family:
         split_layer=_split_llama_shaped,
         embedding_name="model.embed_tokens",
         layer_name="model.layers.{}",
+        attention_name="self_attn",
         norm_name="model.norm",
         embedding_scale=config.hidden_size**0.5 if is_gemma else 1.0,
         embedding_dropout_fraction=float(getattr(config, "embd_pdrop", 0.0)) if config.model_type == "phi3" else 0.0,
@@ -140,6 +146,7 @@ def _gpt2(config: Any) -> Family:
         split_layer=_split_gpt2,
         embedding_name="transformer.wte",
         layer_name="transformer.h.{}",
+        attention_name="attn",
         norm_name="transformer.ln_f",
         position_name="transformer.wpe",
         embedding_dropout_fraction=config.embd_pdrop,
@@ -241,12 +248,12 @@ def _split_gpt2(layer: nn.Module, group: TensorGroup) -> None:
     mlp.c_proj = RowParallelLinear(mlp.c_proj, group=group, transposed=True)
 
 
-def complete_replicated_gradients(layer: nn.Module, group: TensorGroup) -> None:
+def complete_replicated_gradients(attention: nn.Module, group: TensorGroup) -> None:
     """Sum the gradients of parameters that are whole but used inside a region: per-head norms of queries and keys.
 
     Called once the layer's parameters are real.
     """
     for name in ("q_norm", "k_norm"):
-        norm = getattr(getattr(layer, "self_attn", None), name, None)
-        if norm is not None and group.size > 1:
+        norm = getattr(attention, name, None)
+        if norm is not None and group.size > 1 and norm.weight.requires_grad:
             sum_gradient_over(group, norm.weight)

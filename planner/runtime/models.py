@@ -12,29 +12,30 @@ from typing import Any
 import torch
 import transformers
 from deepspeed.accelerator import get_accelerator
-from torch import nn
 
 from planner.errors import InputError, did_you_mean
 from planner.runtime.building import Assembly, BlockBuilder, PlainModel, StagedModel, zero3_partition
+from planner.runtime.data import TokenSamples, open_tokens
 from planner.runtime.families import BLOCK_WISE_TYPES, Family, family_of
 from planner.runtime.grid import coordinates_of, tensor_group_of
 from planner.runtime.initialisation import Placement
 from planner.runtime.kernels import choose_kernels
-from planner.spec import Precision, TrialTask
+from planner.runtime.whole import BuiltModel, build_from_factory, build_whole
+from planner.spec import ModelFamily, Precision, TrialTask
 
 DTYPES = {Precision.FP32: torch.float32, Precision.FP16: torch.float16, Precision.BF16: torch.bfloat16}
 
 
-def build_model(task: TrialTask, *, ds_config: dict[str, Any], grid: Any) -> nn.Module:
+def build_model(task: TrialTask, *, ds_config: dict[str, Any], grid: Any) -> BuiltModel:
     """The model of the task as this rank holds it. InputError when the layout asks of the model what it cannot do."""
+    _require_precision(task)
+    partition = zero3_partition(ds_config, grid) if task.candidate.zero_stage == 3 else None
+    if task.model.factory:
+        return build_from_factory(task, dtype=DTYPES[task.candidate.precision], partition=partition)
     config = config_of(task)
-    family = family_of(config)
+    family = family_of(config) if task.model.family is ModelFamily.DECODER else None
     if family is None:
-        raise InputError(
-            f"model type {config.model_type!r} is not supported",
-            why="the runtime cuts only known families into blocks",
-            fix=f"use one of {', '.join(BLOCK_WISE_TYPES)}",
-        )
+        return build_whole(task, config, dtype=DTYPES[task.candidate.precision], partition=partition)
     require_fit(task, family)
     layout = task.candidate.layout
     assembly = Assembly(
@@ -42,11 +43,27 @@ def build_model(task: TrialTask, *, ds_config: dict[str, Any], grid: Any) -> nn.
         placement=placement_of(task, family),
         checkpointing=task.candidate.activation_checkpointing,
         keeps_rng=has_dropout(task),
-        partition=zero3_partition(ds_config, grid) if task.candidate.zero_stage == 3 else None,
+        partition=partition,
+        lora_rank=task.training.lora_rank,
     )
-    if layout.pipeline_parallel_size > 1:
-        return StagedModel(assembly, layout)
-    return PlainModel(BlockBuilder(assembly, tensor_group_of(grid)), family)
+    staged = layout.pipeline_parallel_size > 1
+    module = (
+        StagedModel(assembly, layout) if staged else PlainModel(BlockBuilder(assembly, tensor_group_of(grid)), family)
+    )
+    return BuiltModel(module=module, source=TokenSamples(open_tokens(task)))
+
+
+def _require_precision(task: TrialTask) -> None:
+    """DeepSpeed refuses these too, but only once the whole model is there."""
+    precision, accelerator = task.candidate.precision, get_accelerator()
+    fp16_missing = precision is Precision.FP16 and not accelerator.is_fp16_supported()
+    bf16_missing = precision is Precision.BF16 and not accelerator.is_bf16_supported()
+    if precision not in DTYPES or fp16_missing or bf16_missing:
+        raise InputError(
+            f"precision {precision} cannot be trained on this {accelerator.device_name()}",
+            why="DeepSpeed asks the device, and it says that it has no such arithmetic",
+            fix="use precision bf16 or fp32",
+        )
 
 
 def config_of(task: TrialTask) -> Any:

@@ -19,7 +19,7 @@ from deepspeed.accelerator import get_accelerator
 from torch import distributed
 
 from planner.errors import InputError
-from planner.runtime.data import micro_batches, open_samples, sample_indices
+from planner.runtime.data import Sample, SampleSource, derived_seed, micro_batches, sample_indices
 from planner.runtime.fresh_optimizer import take_back_setup_step
 from planner.runtime.gradient_norm import mark_gradients
 from planner.runtime.grid import coordinates_of, make_grid, require_world
@@ -63,19 +63,16 @@ class _StopWatch:
 class TrainingSession:
     """See the module's text. `engine` is DeepSpeed's own."""
 
-    def __init__(self, task: TrialTask, *, engine: Any, on_phase: Callable[[Phase], None]) -> None:
+    def __init__(
+        self, task: TrialTask, *, engine: Any, source: SampleSource, on_phase: Callable[[Phase], None]
+    ) -> None:
         self.engine = engine
         self._task = task
         self._on_phase = on_phase
         self._place = coordinates_of(distributed.get_rank(), task.candidate.layout)
         self._fed = 0
         self._sequences_per_step = 0
-        self._source = open_samples(
-            task.training.data,
-            seed=task.training.seed,
-            seq_len=task.training.seq_len,
-            vocab_size=task.model.vocab_size,
-        )
+        self._source = source
 
     @property
     def sequences_per_step(self) -> int:
@@ -95,18 +92,26 @@ class TrainingSession:
     def train_step(self) -> StepResult:
         """Run one optimizer step: all its micro-batches."""
         self._fed = 0
+        self._seed_dropout()
         staged = self._task.candidate.layout.pipeline_parallel_size > 1
         result = self._pipeline_step() if staged else self._plain_step()
         self._sequences_per_step = self._total(self._fed)
         return result
 
+    def _seed_dropout(self) -> None:
+        """Dropout depends on the step (so that a resume draws what would have come), differs between data-parallel
+        ranks and stages, and is the same on tensor-parallel ranks, whose replicated activations must stay equal."""
+        place = self._place
+        seed = derived_seed(self._task.training.seed, "dropout", self.steps_done, place.data_rank, place.stage)
+        torch.manual_seed(seed)
+
     def _plain_step(self) -> StepResult:
         watch = _StopWatch()
         losses: list[torch.Tensor] = []
-        for tokens in self._micro_batches():
+        for batch in self._micro_batches():
             self._on_phase(Phase.FORWARD)
             watch.start()
-            loss = self.engine(tokens)
+            loss = self.engine(**batch)
             watch.stop("forward")
             self._on_phase(Phase.BACKWARD)
             self.engine.backward(loss)
@@ -127,16 +132,18 @@ class TrainingSession:
     def _pipeline_step(self) -> StepResult:
         self._on_phase(Phase.TRAIN_BATCH)
         # The first stage takes the tokens as input, the last as labels; the others take nothing.
-        loss = self.engine.train_batch(data_iter=((tokens, tokens) for tokens in self._micro_batches()))
+        loss = self.engine.train_batch(
+            data_iter=((batch["tokens"], batch["tokens"]) for batch in self._micro_batches())
+        )
         return StepResult(loss=float(loss.item()), forward_s=0.0, backward_s=0.0, optimizer_s=0.0)
 
-    def _micro_batches(self) -> Iterator[torch.Tensor]:
+    def _micro_batches(self) -> Iterator[Sample]:
         place = self._place
         indices = sample_indices(self._task.candidate.batch, step=self.steps_done, data_parallel_rank=place.data_rank)
-        for tokens in micro_batches(self._source, indices, self.engine.device):
+        for batch in micro_batches(self._source, indices, self.engine.device):
             if place.tensor_rank == 0 and place.stage == 0:  # other ranks are fed the same sequences
-                self._fed += len(tokens)
-            yield tokens
+                self._fed += len(next(iter(batch.values())))
+            yield batch
 
     def _total(self, count: int) -> int:
         counted = torch.tensor(count, device=self.engine.device)
@@ -205,7 +212,8 @@ def build_session(task: TrialTask, *, on_phase: Callable[[Phase], None]) -> Trai
     ds_config = json.loads(task.ds_config_json)
     on_phase(Phase.BUILD_MODEL)
     grid = make_grid(task.candidate.layout) if task.candidate.layout.pipeline_parallel_size == 1 else None
-    model = build_model(task, ds_config=ds_config, grid=grid).train()
+    built = build_model(task, ds_config=ds_config, grid=grid)
+    model = built.module.train()
     if task.candidate.zero_stage == 0 and task.candidate.precision is not Precision.FP32:
         mark_gradients(model)
     on_phase(Phase.BUILD_ENGINE)
@@ -217,4 +225,4 @@ def build_session(task: TrialTask, *, on_phase: Callable[[Phase], None]) -> Trai
         lr_scheduler=lambda optimizer: WarmupCosine(optimizer, task.training),
     )
     take_back_setup_step(engine.optimizer)
-    return TrainingSession(task, engine=engine, on_phase=on_phase)
+    return TrainingSession(task, engine=engine, source=built.source, on_phase=on_phase)

@@ -119,14 +119,14 @@ class RowParallelLinear(nn.Module):
         self.weight = linear.weight
         self.bias = getattr(linear, "bias", None)
         self._group = group
-        self._transposed = transposed
+        self.transposed = transposed
         dim = 0 if transposed else 1
         full = tuple(self.weight.shape)
         cut(self, "weight", shard_of(full, dim=dim, sections=(full[dim],), group=group, what="the input of a layer"))
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """(…, in / size) to (…, out)."""
-        weight = self.weight.t() if self._transposed else self.weight
+        weight = self.weight.t() if self.transposed else self.weight
         total = leave_region(functional.linear(hidden, weight), self._group)
         return total if self.bias is None else total + self.bias
 
