@@ -55,7 +55,7 @@ def _with_section(request: ClusterRequest, section: ClusterSection) -> ClusterRe
     """What the job file says goes before what its source says."""
     return replace(
         request,
-        nodes=section.nodes or request.nodes,
+        nodes=section.nodes[-1] if section.nodes else request.nodes,  # several sizes: the largest
         gpus_per_node=section.gpus_per_node or request.gpus_per_node,
         intra_node_link=chosen_link(section.intra_node_link) or request.intra_node_link,
         inter_node_link=chosen_link(section.inter_node_link) or request.inter_node_link,

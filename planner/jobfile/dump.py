@@ -11,6 +11,7 @@ import json
 import re
 from typing import Any
 
+from planner.jobfile.cluster_sizes import plain_nodes
 from planner.spec import JobSpec, ModelSpec, OptimizerName, OptimizerSpec, TrainingSpec
 from planner.spec.codec import to_plain
 
@@ -27,7 +28,7 @@ def dump_job(job: JobSpec) -> str:
     sections = {
         "model": _model(job.model),
         "training": _training(job.training),
-        "cluster": {"resolved": to_plain(job.cluster)},
+        "cluster": _cluster(job),
         "search": {axis: values for axis, values in ranges.items() if values is not None},
         "objective": job.objective.value,
         "memory_headroom": job.memory_headroom_fraction,
@@ -54,6 +55,8 @@ def job_hash(job: JobSpec) -> str:
     """
     plain = to_plain(job)
     del plain["trials"]
+    if not job.node_counts:  # one cluster size: hashed as before there could be several
+        del plain["node_counts"]
     plain["launch"] = {key: plain["launch"][key] for key in ("command", "environment")}
     cluster = plain["cluster"]
     for described in (cluster["gpu"], cluster["intra_node_link"], cluster["inter_node_link"]):
@@ -69,6 +72,11 @@ def _model(model: ModelSpec) -> dict[str, Any]:
     if model.factory:
         return {"name": model.name, "factory": model.factory, "traced": to_plain(model.traced)}
     return {"name": model.name, "config": json.loads(model.config_json)}
+
+
+def _cluster(job: JobSpec) -> dict[str, Any]:
+    section: dict[str, Any] = {"resolved": to_plain(job.cluster)}
+    return section | {"nodes": plain_nodes(job.node_counts)} if job.node_counts else section
 
 
 def _training(training: TrainingSpec) -> dict[str, Any]:

@@ -19,11 +19,12 @@ from planner.errors import InputError
 from planner.jobfile.cluster import THIS_MACHINE, cluster_of
 from planner.jobfile.machine import MachineFacts
 from planner.jobfile.not_yet import refuse_what_is_not_there_yet
-from planner.jobfile.schema import JobSchema, ModelSection
+from planner.jobfile.schema import ClusterSection, JobSchema, ModelSection
 from planner.jobfile.search_schema import SearchSection
 from planner.jobfile.source import read_source
 from planner.jobfile.training_schema import OptimizerSection, TrainingSection
 from planner.spec import (
+    ClusterSpec,
     DataSpec,
     GpuSpec,
     JobSpec,
@@ -115,7 +116,22 @@ def resolve_job(
         memory_headroom_fraction=schema.memory_headroom,
         trials=_trials(schema),
         launch=launch,
+        node_counts=_node_counts(schema.cluster, cluster=cluster),
     )
+
+
+def _node_counts(section: ClusterSection, *, cluster: ClusterSpec) -> tuple[int, ...]:
+    """Several possible sizes; () where the file says one, or none."""
+    sizes = section.nodes or ()
+    if len(sizes) <= 1:
+        return ()
+    if sizes[-1] != cluster.nodes:  # only beside `resolved`, whose figures are for the largest size
+        raise InputError(
+            f"cluster.nodes goes up to {sizes[-1]}, but cluster.resolved has {cluster.nodes} nodes",
+            why="the cluster is described at the largest of its possible sizes",
+            fix="make the two agree",
+        )
+    return sizes
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from planner.catalog.documents import describe
 from planner.catalog.hardware_schema import LinkOption
 from planner.catalog.strict import StrictModel, complain, word_parser
+from planner.jobfile.cluster_sizes import parse_nodes
 from planner.jobfile.launch_schema import EnvironmentMap, KubernetesMap, LaunchSection, OptionMap
 from planner.jobfile.quantities import PathText, nothing_is_empty
 from planner.jobfile.search_schema import SearchSection, TrialsSection
@@ -84,7 +85,9 @@ class ClusterSection(StrictModel):
     name: str | None = Field(default=None, min_length=1, max_length=100, description="a cluster of the catalog")
     file: PathText | None = Field(default=None, description="a cluster file, relative to the job file")
     resolved: dict[str, Any] | None = Field(default=None, description="all figures, as the planner writes them")
-    nodes: int | None = Field(default=None, ge=1, le=100_000, description="how many alike nodes")
+    nodes: Annotated[tuple[int, ...] | None, BeforeValidator(parse_nodes)] = Field(
+        default=None, description="how many alike nodes; several (a list, or {from, to, step}): one of these"
+    )
     gpus_per_node: int | None = Field(default=None, ge=1, le=1024, description="GPUs (or CPU processes) of one node")
     intra_node_link: LinkOption = Field(default=None, description="the link between GPUs of a node")
     inter_node_link: LinkOption = Field(default=None, description="the network between nodes, one GPU's share")
@@ -98,7 +101,8 @@ class ClusterSection(StrictModel):
             found = "has " + " and ".join(said) if said else "says no hardware"
             raise complain(found, fix="write exactly one of gpu:, name: (a catalog cluster) or file:")
         others = [key for key in type(self).model_fields if key not in said and getattr(self, key) is not None]
-        if self.resolved is not None and others:
+        several = ["nodes"] if self.nodes is not None and len(self.nodes) > 1 else []
+        if self.resolved is not None and others != several:
             raise complain(f"has {others[0]} beside resolved", fix="change the figure inside resolved")
         return self
 

@@ -68,7 +68,7 @@ class AxisValues:
 
 
 def axis_values(job: JobSpec, *, nodes: tuple[int, ...] | None = None) -> AxisValues:
-    """The axes of a job. `nodes`: cluster sizes to consider instead of those the objective asks for.
+    """The axes of a job. `nodes`: cluster sizes to consider instead of those the job names or its objective asks for.
 
     Raises InputError for listed values that mean nothing (sizes below 1, ZeRO stages beyond 0 to 3).
     """
@@ -167,6 +167,8 @@ def _checkpointing(job: JobSpec, off: set[str]) -> tuple[ActivationCheckpointing
 
 def _worlds(job: JobSpec, nodes: tuple[int, ...] | None) -> tuple[World, ...]:
     cluster = job.cluster
+    if nodes is None and job.node_counts:
+        nodes = job.node_counts
     if nodes is None and job.objective is Objective.THROUGHPUT:
         nodes = (cluster.nodes,)
     counts = _smaller_clusters(cluster.nodes) if nodes is None else tuple(sorted(set(nodes)))

@@ -116,26 +116,27 @@ class _Sieve:
 
 
 def layout_grid(axes: AxisValues) -> CandidateColumns:
-    """All (world, tensor, pipeline) with the data-parallel size that fills the world, 0 where none does."""
-    rows = np.arange(len(axes.worlds), dtype=np.int64)
-    world_row, tensor, pipeline = (
-        grid.ravel()
-        for grid in np.meshgrid(
-            rows, _ints(axes.tensor_parallel_size), _ints(axes.pipeline_parallel_size), indexing="ij"
+    """All (world, tensor, pipeline) with the data-parallel size that fills the world, 0 where none does.
+
+    A default axis offers each world its own divisors only: unfolded world by world, hundreds of cluster sizes side by
+    side take no more room than their divisors (all degrees with all degrees of all worlds would take gigabytes).
+    """
+    degrees = {axis: _ints(getattr(axes, axis)) for axis in ("tensor_parallel_size", "pipeline_parallel_size")}
+    grids = []
+    for world in axes.worlds:
+        tensor, pipeline = (
+            values if axis in axes.listed else values[world.world_size % values == 0]
+            for axis, values in degrees.items()
         )
-    )
-    world = _ints(tuple(world.world_size for world in axes.worlds))[world_row]
-    offered = np.ones(len(world), dtype=np.bool_)
-    for axis, degree in (("tensor_parallel_size", tensor), ("pipeline_parallel_size", pipeline)):
-        if axis not in axes.listed:
-            offered &= world % degree == 0
-    world, world_row, tensor, pipeline = (column[offered] for column in (world, world_row, tensor, pipeline))
+        pairs = np.repeat(tensor, len(pipeline)), np.tile(pipeline, len(tensor))
+        grids.append((np.full(len(pairs[0]), world.nodes), np.full(len(pairs[0]), world.world_size), *pairs))
+    nodes, world_size, tensor, pipeline = (np.concatenate(parts) for parts in zip(*grids, strict=True))
     split = tensor * pipeline
     return _columns(
-        nodes=_ints(tuple(world.nodes for world in axes.worlds))[world_row],
+        nodes=nodes,
         tensor_parallel_size=tensor,
         pipeline_parallel_size=pipeline,
-        data_parallel_size=np.where(world % split == 0, world // split, 0),
+        data_parallel_size=np.where(world_size % split == 0, world_size // split, 0),
     )
 
 

@@ -95,7 +95,7 @@ def _mend_world(job: JobSpec) -> Iterator[str]:
 
     def possible(count: int) -> bool:
         other = replace(cluster, gpus_per_node=count) if on_one_node else replace(cluster, nodes=count)
-        return has_candidate(replace(job, cluster=other))
+        return has_candidate(replace(job, cluster=other, node_counts=()))
 
     below = next((n for n in range(size - 1, max(0, size - 1 - WORLD_TRIES), -1) if possible(n)), None)
     above = next((n for n in range(size + 1, size + 1 + WORLD_TRIES) if possible(n)), None)

@@ -100,6 +100,8 @@ class JobSpec:
     memory_headroom_fraction: float = 0.05
     trials: TrialPolicy = TrialPolicy()
     launch: LaunchSpec = LaunchSpec()
+    # Several cluster sizes to choose among, ascending; `cluster` is then described at the largest. (): that one alone.
+    node_counts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         require(0 <= self.memory_headroom_fraction < 1, "memory headroom is a share of the usable memory")

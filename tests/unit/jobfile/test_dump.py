@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from planner.errors import InputError
 from planner.jobfile import dump_job, job_hash, load_job, resolve_job
 from planner.resources import find_data_dir
 from planner.spec import JobSpec, LaunchSpec, TrialPolicy
@@ -112,3 +113,19 @@ def test_job_hash_is_the_same_in_every_process(tmp_path: Path) -> None:
         for seed in ("1", "2")
     }
     assert hashes == {job_hash(job_of(tmp_path, FULL)) + "\n"}
+
+
+@pytest.mark.parametrize("said", ["[2, 4]", "[2, 3, 7]", "{from: 2, to: 20, step: 3}"])
+def test_dump_job_of_several_cluster_sizes_loads_back_equal(tmp_path: Path, said: str) -> None:
+    job = job_of(tmp_path, MINIMAL.replace("gpu: cpu", f"gpu: cpu, nodes: {said}"))
+    assert len(job.node_counts) >= 2
+    assert _again(tmp_path, job) == job
+    one = job_of(tmp_path, MINIMAL.replace("gpu: cpu", f"gpu: cpu, nodes: {job.cluster.nodes}"))
+    assert job_hash(job) != job_hash(one)
+
+
+def test_cluster_sizes_beside_other_figures_are_refused(tmp_path: Path) -> None:
+    text = dump_job(job_of(tmp_path, MINIMAL.replace("gpu: cpu", "gpu: cpu, nodes: [2, 4]")))
+    assert "    nodes: 4\n" in text
+    with pytest.raises(InputError, match=r"goes up to 4, but cluster\.resolved has 5 nodes"):
+        resolve_job(load_job(write_job(tmp_path, text.replace("    nodes: 4\n", "    nodes: 5\n"), "other.yaml")))

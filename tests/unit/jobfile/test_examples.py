@@ -8,7 +8,7 @@ import pytest
 
 from planner.jobfile import load_job, resolve_job
 from planner.resources import find_data_dir
-from planner.spec import DeviceKind, JobSpec, Precision, TrialMode, partition_layers
+from planner.spec import DeviceKind, JobSpec, Precision, SearchRanges, TrialMode, partition_layers
 
 JOBS = find_data_dir("configs") / "jobs"
 
@@ -62,6 +62,13 @@ def test_cluster_example_has_the_size_of_its_name(name: str, model: str, world: 
     job = _example(name)
     assert (job.model.name, job.cluster.world_size) == (model, world)
     assert job.model.tensor_parallel_refusal == ""
+
+
+def test_scale_example_asks_for_every_size_from_256_to_2048_nodes() -> None:
+    job = _example("llama-3.1-405b-scale")
+    assert job.node_counts == tuple(range(256, 2049, 8))
+    assert job.cluster.nodes == 2048
+    assert job.ranges == SearchRanges(precision=(Precision.BF16, Precision.FP16))
 
 
 def test_405b_example_has_uneven_stages() -> None:

@@ -285,3 +285,19 @@ def test_job_spec_is_a_record_without_dicts(tmp_path: Path) -> None:
     job = job_of(tmp_path, FULL)
     assert isinstance(job, JobSpec)
     assert hash(job) == hash(job_of(tmp_path, FULL))
+
+
+@pytest.mark.parametrize(
+    ("said", "sizes"),
+    [
+        ("2", ()),
+        ("[4]", ()),
+        ("[4, 2]", (2, 4)),
+        ("{from: 2, to: 9, step: 3}", (2, 5, 8)),
+        ("{from: 2, to: 4}", (2, 3, 4)),
+    ],
+)
+def test_cluster_nodes_may_be_several_sizes(tmp_path: Path, said: str, sizes: tuple[int, ...]) -> None:
+    job = job_of(tmp_path, MINIMAL.replace("gpu: cpu", f"gpu: cpu, nodes: {said}"))
+    assert job.node_counts == sizes
+    assert job.cluster.nodes == max(sizes, default=int(said.strip("[]")) if not sizes else 0)

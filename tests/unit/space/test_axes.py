@@ -91,6 +91,12 @@ def test_cluster_sizes_can_be_named_by_the_caller() -> None:
     )
 
 
+@pytest.mark.parametrize("objective", list(Objective))
+def test_cluster_sizes_that_the_job_names_are_considered_whatever_the_objective(objective: Objective) -> None:
+    asked = replace(job(on=cluster(nodes=4), objective=objective), node_counts=(2, 4))
+    assert axis_values(asked).worlds == (World(nodes=2, world_size=16), World(nodes=4, world_size=32))
+
+
 @pytest.mark.parametrize(
     "ranges",
     [
