@@ -13,7 +13,7 @@ from planner.search.problem import SAMPLERS, Clock, Evaluator, Priors, SearchPor
 from planner.search.result import SearchResult
 from planner.search.scoring import memory_bytes, utilities, world_sizes
 from planner.search.storage import StudyKind, StudyPlace, study_place
-from planner.search.winner import Choice, choose_by_prior, choose_winner
+from planner.search.winner import Choice, choose_winner
 from planner.spec.trial import TrialRecord
 
 __all__ = [
@@ -28,7 +28,6 @@ __all__ = [
     "SearchResult",
     "StudyKind",
     "StudyPlace",
-    "choose_by_prior",
     "choose_winner",
     "expected_left_s",
     "memory_bytes",

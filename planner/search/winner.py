@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
-from planner.search.problem import SearchProblem
-from planner.search.scoring import memory_bytes, standard_error_fraction, utilities, utility, world_sizes
+from planner.search.scoring import memory_bytes, standard_error_fraction, utility
 from planner.spec._record import record
 from planner.spec.candidate import Candidate
 from planner.spec.kinds import CheckpointingKind, Objective
@@ -55,19 +52,6 @@ def choose_winner(
     winner = min(tied, key=lambda e: (int(e.memory_bytes // step), simplicity(e.trial.candidate), -e.utility))
     others = [entry for entry in eligible if entry is not winner]
     return Choice(winner=winner.trial, runner_up=others[0].trial if others else None, num_tied=len(tied))
-
-
-def choose_by_prior(problem: SearchProblem) -> tuple[int, ...]:
-    """Without trials: the rows that fit with the headroom by the upper end of their memory, best objective first.
-
-    Equal objectives (to a millionth) are ordered by memory: on one rank, say, every ZeRO stage is predicted to take the
-    same time.
-    """
-    priors = problem.priors
-    worlds = world_sizes(problem.columns)
-    best_first = -np.round(utilities(np.log(priors.tokens_per_s), worlds, problem.objective), 6)
-    rows = np.lexsort((problem.columns.zero_stage, priors.memory_bytes, best_first))
-    return tuple(rows[(priors.fits & (priors.high_bytes <= problem.limit_bytes))[rows]].tolist())
 
 
 @record

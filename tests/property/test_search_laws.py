@@ -74,7 +74,7 @@ def _best_key(world: _World, trials: tuple[TrialRecord, ...]) -> str:
 
 
 @given(_worlds(max_trials=st.integers(12, 20)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_with_enough_trials_the_search_equals_brute_force(world: _World) -> None:
     everything = tuple(
         trial(number, one, world.outcomes[one.key]) for number, one in enumerate(_ALL) if one.key in world.outcomes
@@ -83,7 +83,7 @@ def test_with_enough_trials_the_search_equals_brute_force(world: _World) -> None
 
 
 @given(_worlds(max_trials=st.integers(0, 8)), st.integers(0, 8))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_trials_are_legal_distinct_within_the_limit_and_the_same_after_any_interruption(
     world: _World, cut: int
 ) -> None:
@@ -101,7 +101,7 @@ _outcomes = st.one_of(
 
 
 @given(st.lists(_outcomes, min_size=0, max_size=10), st.floats(1e-3, 1e9), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_belief_is_finite_whatever_the_trials_say(outcomes: list[Outcome], level: float, data: st.DataObject) -> None:
     speeds = tuple(level * data.draw(st.floats(1e-3, 1e3)) for _ in range(12))
     space = problem(_ALL[:12], tokens_per_s=speeds, memory_share=tuple(data.draw(_shares) for _ in range(12)))

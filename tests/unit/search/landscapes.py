@@ -275,15 +275,17 @@ def find_row(columns: CandidateColumns, candidate: Candidate) -> int:
     return int(row)
 
 
-def outcome_of(tokens_per_s: float, memory_bytes: float, *, step_time_s: float = 1.0) -> Outcome:
+def outcome_of(
+    tokens_per_s: float, memory_bytes: float, *, step_time_s: float = 1.0, usable_bytes: int = USABLE_BYTES
+) -> Outcome:
     """What a trial of these true figures reports."""
-    if memory_bytes > USABLE_BYTES:
+    if memory_bytes > usable_bytes:
         return OutOfMemory(
             rank=0,
             phase=Phase.FORWARD,
             requested_bytes=int(2 * GIB),
-            allocated_bytes=int(USABLE_BYTES - GIB),
-            capacity_bytes=USABLE_BYTES,
+            allocated_bytes=int(usable_bytes - GIB),
+            capacity_bytes=usable_bytes,
             log_tail="CUDA out of memory",
         )
     rank = RankReport(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from planner.search import choose_by_prior, choose_winner
+from planner.search import choose_winner
 from planner.search.winner import Choice
 from planner.spec import Objective, TrialRecord
-from tests.unit.search.builders import candidate, crashed, measured, out_of_memory, problem, trial
+from tests.unit.search.builders import candidate, crashed, measured, out_of_memory, trial
 from tests.unit.search.landscapes import USABLE_BYTES
 
 
@@ -92,14 +92,3 @@ def test_objectives_weigh_gpus() -> None:
 def test_fewest_gpus_takes_the_faster_of_equal_size() -> None:
     slow, fast = trial(0, candidate(dp=2), measured(2000)), trial(1, candidate(tp=2), measured(3000))
     assert _winner(slow, fast, objective=Objective.FEWEST_GPUS) == 1
-
-
-def test_choose_by_prior_wants_the_upper_end_of_memory_below_the_limit() -> None:
-    space = problem((A, B, C), tokens_per_s=(100.0, 200.0, 300.0), memory_share=(0.5, 0.8, 0.84))
-    assert choose_by_prior(space) == (1, 0)
-    assert choose_by_prior(problem((A,), memory_share=(0.9,))) == ()
-
-
-def test_choose_by_prior_breaks_equal_speed_by_memory() -> None:
-    space = problem((candidate(zero=0), candidate(zero=3), candidate(zero=1)), memory_share=(0.6, 0.5, 0.5))
-    assert choose_by_prior(space) == (2, 1, 0)
