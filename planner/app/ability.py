@@ -34,7 +34,7 @@ def decide_trials(job: JobSpec, machine: Machine) -> Ability:
             why="this version runs real trials only; emulating a rank of a larger cluster is not built yet",
             fix="use --trials auto (real trials where this machine can run them) or --trials none",
         )
-    obstacle = _obstacle(job, machine)
+    obstacle = obstacle_to_trials(job, machine)
     if not obstacle:
         note = f"real trials on this machine ({machine.describe()})"
         return Ability(mode=TrialMode.REAL, max_world_size=machine.num_devices, note=note)
@@ -48,12 +48,13 @@ def decide_trials(job: JobSpec, machine: Machine) -> Ability:
     return Ability(mode=TrialMode.NONE, max_world_size=0, note=note)
 
 
-def _obstacle(job: JobSpec, machine: Machine) -> str:
+def obstacle_to_trials(job: JobSpec, machine: Machine) -> str:
     """Why no candidate of the job can run here as it would on its cluster; "" when all can."""
     cluster = job.cluster
     target = f"{cluster.world_size} x {cluster.gpu.name}"
     if cluster.gpu.device is not machine.device:
-        return f"the job is for {target}; this machine has {machine.describe()}"
+        lacks = "no GPU: " if machine.device is DeviceKind.CPU else ""
+        return f"the job is for {target}; this machine has {lacks}{machine.describe()}"
     if cluster.nodes > 1:
         here = f"this is one node of {machine.num_devices}"
         return f"the job is for {cluster.nodes} nodes ({target}); {here}, and trials over several nodes are not built"

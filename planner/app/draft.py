@@ -45,12 +45,8 @@ class Draft:
         return self.space.columns
 
     def fitting(self) -> BoolColumn:
-        """Candidates that a plan may promise without a trial: both the upper bound of what they cannot do without and
-        what they would really take (blocks that the allocator keeps included) leave the job's headroom free."""
-        limit = self.estimates.usable_bytes * (1.0 - self.job.memory_headroom_fraction)
-        needed = np.maximum(self.estimates.high_bytes, self.estimates.device_used_bytes)
-        fits: BoolColumn = self.estimates.fits & (needed <= limit)
-        return fits
+        """Candidates that a plan may promise without a trial."""
+        return fitting(self.job, self.estimates)
 
     def row(self, index: int) -> CandidateRow:
         """One candidate with its estimate."""
@@ -64,12 +60,22 @@ def draft_plan(job: JobSpec) -> Draft:
     if not len(space.columns):
         raise explain_empty(space, job)
     estimates = _estimate(job, space.columns)
-    draft = Draft(
-        job=job, space=space, estimates=estimates, screened=screened_out(estimates), order=np.array([], dtype=np.int64)
-    )
-    if draft.screened.all():
+    screened = screened_out(estimates)
+    score = utilities(np.log(estimates.tokens_per_s), world_sizes(space.columns), job.objective)
+    order = np.lexsort((-score, ~fitting(job, estimates), screened))
+    draft = Draft(job=job, space=space, estimates=estimates, screened=screened, order=order)
+    if screened.all():
         raise _nothing_fits(draft)
-    return replace(draft, order=_ranked(draft))
+    return draft
+
+
+def fitting(job: JobSpec, estimates: EstimateColumns) -> BoolColumn:
+    """Where both the upper bound of what the run cannot do without and what it would really take (blocks that the
+    allocator keeps included) leave the job's headroom free."""
+    limit = estimates.usable_bytes * (1.0 - job.memory_headroom_fraction)
+    needed = np.maximum(estimates.high_bytes, estimates.device_used_bytes)
+    fits: BoolColumn = estimates.fits & (needed <= limit)
+    return fits
 
 
 def search_problem(draft: Draft, *, seed: int, machine: str) -> SearchProblem:
@@ -155,11 +161,6 @@ def estimate_candidates(
     return tuple(estimates.record_at(row) for row in range(len(candidates)))
 
 
-def _ranked(draft: Draft) -> IntColumn:
-    score = utilities(np.log(draft.estimates.tokens_per_s), world_sizes(draft.columns), draft.job.objective)
-    return np.lexsort((-score, ~draft.fitting(), draft.screened))
-
-
 def nearest_to_fitting(draft: Draft) -> CandidateRow:
     """The candidate that needs the least memory."""
     return draft.row(int(np.argmin(draft.estimates.high_bytes)))
@@ -186,9 +187,7 @@ def what_would_fit(job: JobSpec) -> str:
         space = enumerate_candidates(larger)
         if not len(space.columns):
             continue
-        estimates = _estimate(larger, space.columns)
-        trial = Draft(job=larger, space=space, estimates=estimates, screened=~estimates.fits, order=np.array([0]))
-        if trial.fitting().any():
+        if fitting(larger, _estimate(larger, space.columns)).any():
             gpus = larger.cluster.world_size
             return f"{nodes} such nodes ({gpus} GPUs) would hold it; or use a shorter seq_len or a GPU with more memory"
     return "use a GPU with more memory, a shorter seq_len, or a smaller model; more of these nodes alone do not help"

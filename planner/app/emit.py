@@ -6,36 +6,58 @@ from dataclasses import replace
 from pathlib import Path
 
 from planner.app.jobs import read_planned_job
-from planner.app.write import launch_files
+from planner.app.write import launch_files, write_files
 from planner.emit import EmittedFile
+from planner.errors import InputError
+from planner.jobfile import dump_job, job_hash
 from planner.rundir import RunDir, names
-from planner.spec import Launcher
-
-# What a launch needs, and what makes the folder a plan's.
-_CARRIED = (names.DS_CONFIG, names.TASK, names.JOB, names.PLAN)
+from planner.spec import JobSpec, Launcher, Plan
 
 
-def emit_plan(plan_dir: Path, *, launcher: Launcher | None, out_dir: Path | None) -> tuple[Path, ...]:
-    """Write the launch files for `launcher` (None: the plan's own) into the plan folder, or with all that they need
-    into `out_dir`. Raises NotExpressible when the launcher cannot carry the plan.
+def emit_plan(
+    plan_dir: Path, *, launcher: Launcher | None, out_dir: Path | None, overrides: tuple[str, ...] = ()
+) -> tuple[Path, ...]:
+    """Write the launch files for `launcher` (None: the job's own) into the plan folder, or with all that they need
+    into `out_dir`, which is then a plan folder for that launcher.
 
     In the plan folder another launcher's start script is `launch/<launcher>.sh`: `launch.sh` stays the one that the
-    plan was made with.
+    plan was made with. Raises NotExpressible when the launcher cannot carry the plan, InputError for an override that
+    would change more than how the plan is started.
     """
     run_dir = RunDir.open(plan_dir)
-    plan, job = run_dir.read_plan(), read_planned_job(run_dir)
-    chosen = launcher or plan.launcher
-    job = replace(job, launch=replace(job.launch, launcher=chosen))
-    own = chosen is plan.launcher or out_dir is not None
-    script = names.LAUNCH if own else f"{names.LAUNCH_DIR}/{chosen.value}.sh"
-    files = launch_files(job, plan.candidate, script=script)
-    if out_dir is None:
-        return _write(run_dir, files)
-    target = RunDir.create(out_dir, run_dir.job_hash)
-    carried = [EmittedFile(path=name, text=run_dir.read_text(name)) for name in _CARRIED]
-    return _write(target, (*carried, *files))
-
-
-def _write(run_dir: RunDir, files: tuple[EmittedFile, ...]) -> tuple[Path, ...]:
+    plan = run_dir.read_plan()
+    job = _with_launcher(_planned_job(run_dir, overrides), launcher)
+    chosen = job.launch.launcher
+    if out_dir is not None:
+        return _write_elsewhere(run_dir, out_dir, plan=replace(plan, launcher=chosen), job=job)
+    script = names.LAUNCH if chosen is plan.launcher else f"{names.LAUNCH_DIR}/{chosen.value}.sh"
     with run_dir.locked():
-        return tuple(run_dir.write_text(file.path, file.text, executable=file.executable) for file in files)
+        return write_files(run_dir, launch_files(job, plan.candidate, script=script))
+
+
+def _planned_job(run_dir: RunDir, overrides: tuple[str, ...]) -> JobSpec:
+    job = read_planned_job(run_dir, overrides)
+    if overrides and job_hash(job) != job_hash(read_planned_job(run_dir)):
+        raise InputError(
+            "--set would change what was planned",
+            why="model, training, cluster, search, command and environment decide the plan",
+            fix="set only how it is started: launch.*, slurm.* and kubernetes.*; or plan again",
+        )
+    return job
+
+
+def _with_launcher(job: JobSpec, launcher: Launcher | None) -> JobSpec:
+    return replace(job, launch=replace(job.launch, launcher=launcher or job.launch.launcher))
+
+
+def _write_elsewhere(run_dir: RunDir, out_dir: Path, *, plan: Plan, job: JobSpec) -> tuple[Path, ...]:
+    """What a launch needs, and what makes the folder a plan's."""
+    files = (
+        *(EmittedFile(path=name, text=run_dir.read_text(name)) for name in (names.DS_CONFIG, names.TASK)),
+        EmittedFile(path=names.JOB, text=dump_job(job)),
+        *launch_files(job, plan.candidate, script=names.LAUNCH),
+    )
+    target = RunDir.create(out_dir, run_dir.job_hash)
+    with target.locked():
+        target.remove_plan()
+        return (*write_files(target, files), target.write_plan(plan))

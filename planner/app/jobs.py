@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from dataclasses import fields
-from pathlib import Path
 
 from planner.app.requests import PlanRequest
 from planner.errors import InputError
@@ -14,34 +13,41 @@ from planner.jobfile import JobFile, MachineFacts, load_job, resolve_job
 from planner.rundir import RunDir, names
 from planner.spec import DeviceKind, JobSpec, TracedModule
 from planner.spec.codec import DecodeError, from_plain
-from planner.trial import Machine
+from planner.trial import Machine, probe_cpu, probe_machine
 from planner.trial.environment import worker_environment
 from planner.trial.program import run_program
 
 TRACE_TIMEOUT_S = 120.0  # importing torch takes seconds, tracing a factory's model the rest
 
 
-def read_job(request: PlanRequest, *, machine: Machine) -> JobSpec:
-    """The job of a request. Raises InputError for anything wrong in it, its factory included."""
+def read_job(request: PlanRequest) -> tuple[JobSpec, Machine]:
+    """The job of a request, and this machine as its trials find it.
+
+    Raises InputError for anything wrong in the job, its factory included.
+    """
     job_file = load_job(request.job_path, request.overrides + _flags(request))
     traced = trace_factory(job_file) if job_file.factory else None
-    return resolve_job(job_file, machine=machine_facts(machine), traced=traced)
+    machine = probe_machine()
+    job = resolve_job(job_file, machine=machine_facts(machine), traced=traced)
+    return job, machine_for(job, machine)
 
 
-def read_planned_job(run_dir: RunDir) -> JobSpec:
-    """The job that a plan folder was made for, from its `job.yaml`."""
+def machine_for(job: JobSpec, machine: Machine) -> Machine:
+    """This machine as trials of the job find it: beside its GPUs it also has a CPU, which is what a CPU job runs on."""
+    if job.cluster.gpu.device is DeviceKind.CPU and machine.device is not DeviceKind.CPU:
+        return probe_cpu()
+    return machine
+
+
+def read_planned_job(run_dir: RunDir, overrides: tuple[str, ...] = ()) -> JobSpec:
+    """The job that a plan folder was made for, from its `job.yaml`, with `key=value` overrides laid over it."""
     run_dir.read_text(names.JOB)  # says in our words when it is not there
-    return resolve_job(load_job(run_dir.file(names.JOB)))
+    return resolve_job(load_job(run_dir.file(names.JOB), overrides))
 
 
 def machine_facts(machine: Machine) -> MachineFacts:
     """What `gpu: auto` needs of this machine."""
     return MachineFacts(**{field.name: getattr(machine, field.name) for field in fields(MachineFacts)})
-
-
-def import_folders(job_path: Path) -> tuple[Path, ...]:
-    """Where a job's own Python modules are looked for: beside the job file, then where the planner was started."""
-    return (job_path.resolve().parent, Path.cwd())
 
 
 def _flags(request: PlanRequest) -> tuple[str, ...]:
@@ -63,8 +69,8 @@ def trace_factory(job_file: JobFile) -> TracedModule:
     command = [sys.executable, "-m", "planner.runtime.describe", "--factory", factory]
     command += ["--seq-len", str(job_file.schema.training.seq_len)]
     environment = worker_environment(DeviceKind.CPU, os.environ)
-    paths = [str(folder) for folder in import_folders(job_file.path)]
-    environment["PYTHONPATH"] = os.pathsep.join([*paths, environment.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    paths = (*job_file.python_path, environment.get("PYTHONPATH", ""))
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     end = run_program(command, environment=environment, timeout_s=TRACE_TIMEOUT_S)
     if end.timed_out:
         raise _factory_error(factory, f"it did not return within {TRACE_TIMEOUT_S:.0f} s")
@@ -72,12 +78,7 @@ def trace_factory(job_file: JobFile) -> TracedModule:
         answer = json.loads(end.output)
         return from_plain(TracedModule, answer)
     except (ValueError, DecodeError):
-        raise _factory_error(factory, _last_line(end.error_tail) or f"exit code {end.exit_code}") from None
-
-
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:500] if lines else ""
+        raise _factory_error(factory, end.last_words) from None
 
 
 def _factory_error(factory: str, why: str) -> InputError:

@@ -7,13 +7,14 @@ the gates (`validate`), the folder's contents (`write`).
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 
 from planner.app.ability import Ability, decide_trials
 from planner.app.draft import Draft, draft_plan, outline_search, search_problem
 from planner.app.jobs import read_job
 from planner.app.progress import Progress, SearchOutline
 from planner.app.requests import PlanRequest, PlanResult
-from planner.app.selection import Selection, calibrate, select_by_model, select_by_trials
+from planner.app.selection import Selection, choices_by_model, choices_by_trials
 from planner.app.trials import TrialEvaluator, open_pool
 from planner.app.validate import validate_selection
 from planner.app.write import PlanParts, write_plan_folder
@@ -23,7 +24,7 @@ from planner.rundir import RunDir, names
 from planner.search import SearchPorts, SearchProblem, SearchResult, run_search, study_place
 from planner.spec import JobSpec, TrialMode, TrialRecord, ValidationStep
 from planner.spec._record import record
-from planner.trial import Machine, probe_machine
+from planner.trial import Machine
 
 # Choices that may fail validation before the planner gives up: one failing is bad luck, three are a wrong environment.
 MAX_CHOICES = 3
@@ -61,8 +62,7 @@ def plan_job(request: PlanRequest, *, console: Progress) -> PlanResult:
 
 def _prepare(request: PlanRequest, *, console: Progress) -> Planning:
     console.stage("read the job")
-    machine = probe_machine()
-    job = read_job(request, machine=machine)
+    job, machine = read_job(request)
     ability = decide_trials(job, machine)
     console.stage("enumerate and price the candidates")
     draft = draft_plan(job)
@@ -109,7 +109,7 @@ def _plan_in(run_dir: RunDir, planning: Planning) -> PlanResult:
         draft=planning.draft,
         trials_note=planning.ability.note,
     )
-    plan, report, files = write_plan_folder(run_dir, parts, job_path=planning.request.job_path)
+    plan, report, files = write_plan_folder(run_dir, parts)
     return PlanResult(plan_dir=run_dir.path, outline=outline, plan=plan, report=report, files=files)
 
 
@@ -124,7 +124,7 @@ def _search(run_dir: RunDir, planning: Planning, *, done: tuple[TrialRecord, ...
         console.trial_ended(trial, best=best)
 
     device = planning.job.cluster.gpu.device
-    with open_pool(device, job=planning.job, job_path=planning.request.job_path) as pool:
+    with open_pool(device, job=planning.job) as pool:
         evaluator = TrialEvaluator(
             planning.job, pool=pool, run_dir=run_dir, machine=planning.machine, on_start=console.trial_started
         )
@@ -136,34 +136,23 @@ def _choose(
     run_dir: RunDir, planning: Planning, result: SearchResult | None
 ) -> tuple[Selection, tuple[ValidationStep, ...]]:
     """The best choice that passes validation. Raises NotExpressible when the first few do not."""
-    refused: dict[str, str] = {}
-    while len(refused) < MAX_CHOICES:
-        selection = _select(planning, result, refused=frozenset(refused))
+    draft, console = planning.draft, planning.console
+    choices = choices_by_model(draft) if result is None else choices_by_trials(draft, result)
+    problems = []
+    for selection in islice(choices, MAX_CHOICES):
         if not planning.request.validate:
             return selection, ()
-        planning.console.stage(f"validate {selection.candidate.key}")
-        validation = validate_selection(
-            selection,
-            job=planning.job,
-            machine=planning.machine,
-            log_path=run_dir.file(f"{names.LOGS_DIR}/validation.log"),
-            job_path=planning.request.job_path,
-        )
+        key = selection.candidate.key
+        console.stage(f"validate {key}")
+        log_path = run_dir.file(f"{names.LOGS_DIR}/validation.log")
+        validation = validate_selection(selection, job=planning.job, machine=planning.machine, log_path=log_path)
         failed = next((step for step in validation if not step.passed), None)
         if failed is None:
             return selection, validation
-        refused[selection.candidate.key] = f"{failed.name}: {failed.detail}"
-        planning.console.note(f"{selection.candidate.key} did not pass validation ({refused[selection.candidate.key]})")
-    key, why = next(iter(refused.items()))
+        problems.append(f"{key} did not pass validation ({failed.name}: {failed.detail})")
+        console.note(problems[-1])
     raise NotExpressible(
-        f"the {len(refused)} best candidates did not pass validation",
-        why=f"{key}: {why}",
-        fix="see logs/validation.log in the plan folder; --no-validate writes the plan without these gates",
+        f"none of the {len(problems)} best candidates passed validation",
+        why=problems[0],
+        fix="see logs/ in the plan folder; --no-validate writes the plan without these gates",
     )
-
-
-def _select(planning: Planning, result: SearchResult | None, *, refused: frozenset[str]) -> Selection:
-    if result is None:
-        return select_by_model(planning.draft, refused=refused)
-    calibration = calibrate(planning.draft, result.trials)
-    return select_by_trials(planning.draft, result, calibration=calibration, refused=refused)

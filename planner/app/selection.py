@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 from planner.app.draft import Draft, estimate_candidates, nearest_to_fitting, what_would_fit
 from planner.cost import Calibration, fit_calibration
 from planner.errors import NoFeasiblePlan, PlannerError, TrialsUnavailable
+from planner.report import CandidateRow
 from planner.report.units import format_bytes
-from planner.search import SearchResult, choose_winner, memory_bytes
+from planner.search import Choice, SearchResult, choose_winner, memory_bytes
 from planner.spec import (
     Candidate,
     Crashed,
+    Estimate,
     HostOutOfMemory,
     Measured,
     OutOfMemory,
@@ -40,58 +43,74 @@ class Selection:
     calibration: Calibration = Calibration()
 
 
-def select_by_model(draft: Draft, *, refused: frozenset[str] = frozenset()) -> Selection:
-    """The best candidate by the analytic model alone, those with a `refused` key passed over.
+def choices_by_model(draft: Draft) -> Iterator[Selection]:
+    """The candidates that fit with the headroom, best first by the analytic model alone.
 
-    Raises NoFeasiblePlan when none fits with the headroom.
+    Raises NoFeasiblePlan when there is none.
     """
-    ranked = draft.order[draft.fitting()[draft.order]]
-    best_first = [row for row in map(draft.row, ranked[: len(refused) + 2].tolist()) if row.key not in refused]
-    if not best_first:
+    ranked = draft.order[draft.fitting()[draft.order]].tolist()
+    if not ranked:
         raise _none_fits_safely(draft)
-    chosen = best_first[0]
-    memory = chosen.estimate.memory
-    promise = Promise(
-        step_time_s=chosen.estimate.step_time_s,
-        step_time_kind=chosen.estimate.kind,
-        tokens_per_s=chosen.estimate.tokens_per_s,
-        device_used_bytes=memory.device_used_bytes,
-        memory_kind=chosen.estimate.kind,
-        usable_bytes=memory.usable_bytes,
-    )
-    runner_up = None
-    if len(best_first) > 1:
-        second = best_first[1]
-        runner_up = RunnerUp(key=second.key, tokens_per_s=second.estimate.tokens_per_s, kind=second.estimate.kind)
-    return Selection(candidate=chosen.candidate, promise=promise, trial=None, runner_up=runner_up)
+    for place, row in enumerate(ranked):
+        chosen = draft.row(row)
+        second = draft.row(ranked[place + 1]) if place + 1 < len(ranked) else None
+        yield Selection(
+            candidate=chosen.candidate,
+            promise=_computed_promise(chosen.estimate),
+            trial=None,
+            runner_up=_computed_runner_up(second) if second is not None else None,
+        )
 
 
-def select_by_trials(
-    draft: Draft, result: SearchResult, *, calibration: Calibration, refused: frozenset[str] = frozenset()
-) -> Selection:
-    """The best trial that may win, those with a `refused` key passed over.
+def choices_by_trials(draft: Draft, result: SearchResult) -> Iterator[Selection]:
+    """The trials that may win, best first; of several trials of one candidate the last one counts.
 
-    Raises NoFeasiblePlan or TrialsUnavailable when there is none, saying why.
+    Raises NoFeasiblePlan or TrialsUnavailable, saying why, when there is none.
     """
-    choice = choose_winner(
-        tuple(trial for trial in result.trials if trial.key not in refused),
+    usable_bytes = draft.estimates.usable_bytes
+    calibration = calibrate(draft, result.trials)
+    left = {trial.key: trial for trial in result.trials}
+    choice = _winner(draft, left)
+    if choice is None:
+        raise _no_winner(draft, result)
+    while choice is not None:
+        winner, second = choice.winner, choice.runner_up
+        yield Selection(
+            candidate=winner.candidate,
+            promise=measured_promise(winner, usable_bytes=usable_bytes),
+            trial=winner,
+            runner_up=_measured_runner_up(second) if second is not None else None,
+            trials=result.trials,
+            num_pruned=result.num_pruned,
+            stopped_because=result.stopped_because,
+            calibration=calibration,
+        )
+        del left[winner.key]
+        choice = _winner(draft, left)
+
+
+def _winner(draft: Draft, trials: dict[str, TrialRecord]) -> Choice | None:
+    return choose_winner(
+        tuple(trials.values()),
         objective=draft.job.objective,
         memory_headroom_fraction=draft.job.memory_headroom_fraction,
         usable_bytes=draft.estimates.usable_bytes,
     )
-    if choice is None:
-        raise _no_winner(draft, result)
-    winner, second = choice.winner, choice.runner_up
-    return Selection(
-        candidate=winner.candidate,
-        promise=measured_promise(winner, usable_bytes=draft.estimates.usable_bytes),
-        trial=winner,
-        runner_up=_measured_runner_up(second) if second is not None else None,
-        trials=result.trials,
-        num_pruned=result.num_pruned,
-        stopped_because=result.stopped_because,
-        calibration=calibration,
+
+
+def _computed_promise(estimate: Estimate) -> Promise:
+    return Promise(
+        step_time_s=estimate.step_time_s,
+        step_time_kind=estimate.kind,
+        tokens_per_s=estimate.tokens_per_s,
+        device_used_bytes=estimate.memory.device_used_bytes,
+        memory_kind=estimate.kind,
+        usable_bytes=estimate.memory.usable_bytes,
     )
+
+
+def _computed_runner_up(row: CandidateRow) -> RunnerUp:
+    return RunnerUp(key=row.key, tokens_per_s=row.estimate.tokens_per_s, kind=row.estimate.kind)
 
 
 def calibrate(draft: Draft, trials: tuple[TrialRecord, ...]) -> Calibration:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from planner.app.jobs import import_folders
 from planner.emit import render_ds_config_text
 from planner.rundir import RunDir
 from planner.spec import Candidate, DeviceKind, JobSpec, Outcome, TrialTask
@@ -69,6 +68,11 @@ def deepspeed_version(machine: Machine) -> str:
     return dict(machine.versions).get("deepspeed", "")
 
 
-def open_pool(device: DeviceKind, *, job: JobSpec, job_path: Path) -> WarmPool:
-    """A pool for this job: its environment for the ranks, its folder for a factory's module."""
-    return WarmPool(device, extra_python_path=import_folders(job_path), environment=dict(job.launch.environment))
+def open_pool(device: DeviceKind, *, job: JobSpec) -> WarmPool:
+    """A pool for this job: its model's code imported at the start, its environment and its own modules for ranks."""
+    return WarmPool(
+        device,
+        model_types=() if job.model.factory else (job.model.model_type,),
+        extra_python_path=tuple(map(Path, job.launch.python_path)),
+        environment=dict(job.launch.environment),
+    )

@@ -15,7 +15,7 @@ from pathlib import Path
 from planner.app.selection import Selection
 from planner.app.trials import deepspeed_version, open_pool
 from planner.emit import reduced_differences, reduced_task, render_ds_config, render_ds_config_text
-from planner.errors import PlannerError
+from planner.errors import TrialsUnavailable
 from planner.rules import ConfigContext, Severity, check_config
 from planner.spec import Candidate, DeviceKind, JobSpec, Measured, Outcome, ValidationStep
 from planner.trial import Machine
@@ -27,14 +27,17 @@ REDUCED_TIMEOUT_S = 180.0
 
 
 def validate_selection(
-    selection: Selection, *, job: JobSpec, machine: Machine, log_path: Path, job_path: Path
+    selection: Selection, *, job: JobSpec, machine: Machine, log_path: Path
 ) -> tuple[ValidationStep, ...]:
-    """All gates in order; the first that fails ends it. Never raises for a plan that fails: the steps say it."""
+    """All gates in order; the first that fails ends it. A plan that fails raises nothing: the steps say it.
+
+    Raises TrialsUnavailable when this environment cannot run the gates at all.
+    """
     steps = [_check_rules(selection.candidate, job=job, machine=machine)]
     if steps[-1].passed:
         steps.append(_parse(selection.candidate, job=job, machine=machine))
     if steps[-1].passed:
-        steps.append(_run(selection, job=job, machine=machine, log_path=log_path, job_path=job_path))
+        steps.append(_run(selection, job=job, machine=machine, log_path=log_path))
     return tuple(steps)
 
 
@@ -69,16 +72,24 @@ def _parse(candidate: Candidate, *, job: JobSpec, machine: Machine) -> Validatio
         command += ["--data-parallel-size", str(candidate.layout.data_parallel_size)]
         end = run_program(command, environment=environment, timeout_s=PARSE_TIMEOUT_S)
     if end.timed_out:
-        return ValidationStep(name="parse", passed=False, detail=f"no answer within {PARSE_TIMEOUT_S:.0f} s")
+        raise _unavailable(f"DeepSpeed's parser gave no answer within {PARSE_TIMEOUT_S:.0f} s")
     try:
         answer = json.loads(end.output)
     except ValueError:
-        return ValidationStep(name="parse", passed=False, detail=end.error_tail[-500:] or f"exit {end.exit_code}")
+        raise _unavailable(f"DeepSpeed's parser ended with exit code {end.exit_code}: {end.last_words}") from None
     detail = "DeepSpeed's own parser took it for the target's world size" if answer["ok"] else str(answer["error"])
     return ValidationStep(name="parse", passed=bool(answer["ok"]), detail=detail[:2000])
 
 
-def _run(selection: Selection, *, job: JobSpec, machine: Machine, log_path: Path, job_path: Path) -> ValidationStep:
+def _unavailable(why: str) -> TrialsUnavailable:
+    return TrialsUnavailable(
+        "the plan could not be validated here",
+        why=why,
+        fix="see that torch, deepspeed and transformers import in this environment; --no-validate plans without them",
+    )
+
+
+def _run(selection: Selection, *, job: JobSpec, machine: Machine, log_path: Path) -> ValidationStep:
     trial = selection.trial
     if trial is not None and isinstance(trial.outcome, Measured):
         steps = len(trial.outcome.ranks[0].losses)
@@ -87,10 +98,10 @@ def _run(selection: Selection, *, job: JobSpec, machine: Machine, log_path: Path
     task = reduced_task(job, selection.candidate, deepspeed_version=deepspeed_version(machine))
     what = "; ".join(reduced_differences(job, selection.candidate))
     try:
-        with open_pool(DeviceKind.CPU, job=job, job_path=job_path) as pool:
+        with open_pool(DeviceKind.CPU, job=job) as pool:
             outcome = pool.run(task, timeout_s=REDUCED_TIMEOUT_S, log_path=log_path)
-    except PlannerError as problem:
-        return ValidationStep(name="initialize", passed=False, detail=f"{problem.error}: {problem.why}"[:2000])
+    except TrialsUnavailable as problem:
+        raise _unavailable(problem.why) from problem
     if isinstance(outcome, Measured):
         return ValidationStep(name="initialize", passed=True, detail=f"a stand-in made its steps ({what})")
     return ValidationStep(name="initialize", passed=False, detail=f"the stand-in ({what}) failed: {_said(outcome)}")

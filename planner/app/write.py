@@ -6,13 +6,12 @@ Owns what goes into which file. `plan.yaml` is written last: a folder that has o
 from __future__ import annotations
 
 import json
-import shlex
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from planner import __version__
 from planner.app.draft import NUM_SHOWN, Draft, estimate_candidates
-from planner.app.jobs import import_folders
 from planner.app.selection import NO_TRIAL, Selection
 from planner.app.trials import deepspeed_version
 from planner.emit import (
@@ -59,38 +58,33 @@ class PlanParts:
     trials_note: str
 
 
-def write_plan_folder(
-    run_dir: RunDir, parts: PlanParts, *, job_path: Path
-) -> tuple[Plan, ReportInput, tuple[Path, ...]]:
-    """Write every file of the plan; each is whole or not there."""
+def write_plan_folder(run_dir: RunDir, parts: PlanParts) -> tuple[Plan, ReportInput, tuple[Path, ...]]:
+    """Write every file of the plan; each is whole or not there. An earlier plan's `plan.yaml` goes first, so that at no
+    moment it stands beside files that are not its own."""
     job, candidate = parts.job, parts.selection.candidate
     plan = _plan(parts)
     report = report_input(plan, parts.selection, draft=parts.draft, plan_dir=run_dir.path)
     version = deepspeed_version(parts.machine)
-    files = [
+    files = (
         EmittedFile(path=names.DS_CONFIG, text=render_ds_config_text(candidate, job=job, deepspeed_version=version)),
         EmittedFile(path=names.TASK, text=render_task_text(candidate, job=job)),
-        *launch_files(job, candidate, script=names.LAUNCH, python_path=factory_folders(job, job_path=job_path)),
+        *launch_files(job, candidate, script=names.LAUNCH),
         EmittedFile(path=names.REPORT_MARKDOWN, text=render_report_markdown(report)),
         EmittedFile(path=names.REPORT_HTML, text=render_report_html(report)),
-    ]
-    written = [run_dir.write_text(file.path, file.text, executable=file.executable) for file in files]
-    return plan, report, (*written, run_dir.write_plan(plan))
-
-
-def launch_files(
-    job: JobSpec, candidate: Candidate, *, script: str, python_path: tuple[str, ...] = ()
-) -> tuple[EmittedFile, ...]:
-    """The start script for the job's launcher, named `script`, and what it reads."""
-    paths = LaunchPaths(
-        script=script, python=sys.executable, python_path=python_path, made_with=("planner", *sys.argv[1:])
     )
+    run_dir.remove_plan()
+    return plan, report, (*write_files(run_dir, files), run_dir.write_plan(plan))
+
+
+def write_files(run_dir: RunDir, files: Iterable[EmittedFile]) -> tuple[Path, ...]:
+    """Write each file whole; the paths written."""
+    return tuple(run_dir.write_text(file.path, file.text, executable=file.executable) for file in files)
+
+
+def launch_files(job: JobSpec, candidate: Candidate, *, script: str) -> tuple[EmittedFile, ...]:
+    """The start script for the job's launcher, named `script`, and what it reads."""
+    paths = LaunchPaths(script=script, python=sys.executable, made_with=("planner", *sys.argv[1:]))
     return render_launch(job, candidate, launcher=job.launch.launcher, paths=paths)
-
-
-def factory_folders(job: JobSpec, *, job_path: Path) -> tuple[str, ...]:
-    """Where a factory's module is imported from; nothing for models that need none."""
-    return tuple(map(str, import_folders(job_path))) if job.model.factory else ()
 
 
 def _plan(parts: PlanParts) -> Plan:
@@ -152,7 +146,7 @@ def report_input(plan: Plan, selection: Selection, *, draft: Draft, plan_dir: Pa
         plan=plan,
         job=job,
         plan_dir=str(plan_dir),
-        launch_command=f"bash {shlex.quote(str(plan_dir / names.LAUNCH))}",
+        launch_script=str(plan_dir / names.LAUNCH),
         trials=selection.trials,
         tried=tried,
         untried=_rows(job, selection, tuple(row.candidate for row in others[:NUM_SHOWN])),

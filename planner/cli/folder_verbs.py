@@ -60,13 +60,19 @@ def emit(
     context: typer.Context,
     plan_dir: PlanDir,
     launcher: Annotated[Launcher | None, typer.Option(help="Render for this launcher; default the plan's own.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the files into this folder; default the plan folder.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write a plan folder of its own here; default into the plan folder.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A value of the job's launch, slurm or kubernetes section."),
+    ] = None,
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
     """Render the launch files again, for another launcher or another place."""
     with run_verb(context, as_json=as_json, quiet=quiet) as session:
-        paths = session.use_cases.emit_plan(plan_dir, launcher=launcher, out_dir=out)
+        paths = session.use_cases.emit_plan(plan_dir, launcher=launcher, out_dir=out, overrides=tuple(overrides or ()))
         session.print_json({"files": [str(path) for path in paths]})
         session.print(*(Text(f"wrote {path}") for path in paths))
         session.print_essential("\n".join(map(str, paths)))

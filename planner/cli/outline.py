@@ -50,5 +50,7 @@ def _trials_line(outline: SearchOutline) -> str:
     devices += f" ({format_bytes(outline.usable_bytes)} usable each)"
     if outline.mode is TrialMode.NONE:
         return f"no trials: the model alone decides, for {devices}"
+    if not outline.max_trials:
+        return f"no trial is left to run, for {devices}"
     trials = plural(outline.max_trials, f"{outline.mode} trial")
     return f"at most {trials} for {devices}, at most {format_duration_limit(outline.longest_s)} in all"

@@ -11,7 +11,7 @@ from rich.text import Text
 from planner.app.requests import PlanResult
 from planner.cli.outline import outline_lines, outline_tables
 from planner.report import ReportInput, explain_choice
-from planner.report.sections import next_commands
+from planner.report.next_steps import next_commands
 from planner.report.units import one_line
 from planner.spec.codec import to_plain
 

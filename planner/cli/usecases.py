@@ -25,7 +25,9 @@ class UseCases(Protocol):
 
     def verify_plan(self, plan_dir: Path, *, steps: int, console: Progress) -> VerifyResult: ...
 
-    def emit_plan(self, plan_dir: Path, *, launcher: Launcher | None, out_dir: Path | None) -> tuple[Path, ...]: ...
+    def emit_plan(
+        self, plan_dir: Path, *, launcher: Launcher | None, out_dir: Path | None, overrides: tuple[str, ...]
+    ) -> tuple[Path, ...]: ...
 
     def load_report(self, plan_dir: Path) -> ReportInput: ...
 
@@ -55,10 +57,12 @@ class ProductUseCases:
 
         return verify_plan(plan_dir, steps=steps, console=console)
 
-    def emit_plan(self, plan_dir: Path, *, launcher: Launcher | None, out_dir: Path | None) -> tuple[Path, ...]:
+    def emit_plan(
+        self, plan_dir: Path, *, launcher: Launcher | None, out_dir: Path | None, overrides: tuple[str, ...]
+    ) -> tuple[Path, ...]:
         from planner.app.emit import emit_plan
 
-        return emit_plan(plan_dir, launcher=launcher, out_dir=out_dir)
+        return emit_plan(plan_dir, launcher=launcher, out_dir=out_dir, overrides=overrides)
 
     def load_report(self, plan_dir: Path) -> ReportInput:
         from planner.app.report import load_report

@@ -68,7 +68,8 @@ def _options(job: JobSpec) -> dict[str, str]:
         raise InputError(
             "the kubernetes section names no image",
             why="pods are made from a container image that holds Python, torch, DeepSpeed and this package",
-            fix="add kubernetes: {image: registry/name:tag} to the job file",
+            fix="add kubernetes: {image: registry/name:tag} to the job file, or to `planner emit` "
+            "--set kubernetes.image=registry/name:tag",
         )
     options = {"namespace": "default", "name": _name_of(job.model.name)} | given
     for key in ("namespace", "name"):

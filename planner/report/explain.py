@@ -76,7 +76,7 @@ def explain_memory(report: ReportInput) -> str:
         sentence += f", {format_bytes(-left_bytes)} over the limit"
     headroom = report.job.memory_headroom_fraction
     if headroom > 0:
-        sentence += f"; the job keeps {format_fraction(headroom)} free"
+        sentence += f"; the job asks for {format_fraction(headroom)} to be kept free"
     if search.num_out_of_memory:
         sentence += (
             f"; {format_count(search.num_out_of_memory)} of {plural(search.num_trials, 'trial')} ran out of memory"

@@ -41,12 +41,12 @@ class ExplainedLine:
 class ReportInput:
     """`trials` in the order they ended, `tried` what the model says of their candidates; `untried` the best of the
     others by the model, best first; `screened` the best of those that were not tried because memory cannot suffice.
-    `launch_command` is what starts the job, as typed from where the planner ran; `plan_dir` likewise."""
+    `plan_dir` and the `launch_script` in it as typed from where the planner ran."""
 
     plan: Plan
     job: JobSpec
     plan_dir: str
-    launch_command: str
+    launch_script: str
     trials: tuple[TrialRecord, ...] = ()
     tried: tuple[CandidateRow, ...] = ()
     untried: tuple[CandidateRow, ...] = ()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
-
 from planner.report.bars import memory_blocks, time_blocks
-from planner.report.document import Block, Column, Command, Document, Paragraph, Section, Table
+from planner.report.document import Block, Column, Document, Paragraph, Section, Table
 from planner.report.explain import explain_choice
 from planner.report.input import CandidateRow, ReportInput
+from planner.report.next_steps import next_commands
 from planner.report.units import (
     format_bytes,
     format_count,
@@ -51,17 +50,6 @@ def build_document(report: ReportInput) -> Document:
         subtitle=describe_candidate(plan.candidate),
         facts=_facts(report),
         sections=tuple(section for section in sections if section.blocks),
-    )
-
-
-def next_commands(report: ReportInput) -> tuple[Command, ...]:
-    """The exact commands that come after planning."""
-    return (
-        Command(command=report.launch_command, does="starts the training run"),
-        Command(
-            command=f"planner verify {shlex.quote(report.plan_dir)}",
-            does="on the target machine: runs a few steps and holds them to the promise",
-        ),
     )
 
 

@@ -149,6 +149,15 @@ class RunDir:
         """Write `plan.yaml`."""
         return self.write_text(names.PLAN, render_plan(plan))
 
+    def remove_plan(self) -> None:
+        """Take away `plan.yaml`, if there is one: until the next is written, the folder holds no plan."""
+        path = self.file(names.PLAN)
+        try:
+            path.unlink(missing_ok=True)
+            flush_folder(path.parent)
+        except OSError as problem:
+            raise explain_os_error(problem, path, doing="remove") from problem
+
     def read_plan(self) -> Plan:
         """Read `plan.yaml`. Raises InputError when it is missing, damaged or of a newer format."""
         return parse_plan(self.read_text(names.PLAN), name=str(self.file(names.PLAN)))

@@ -48,7 +48,7 @@ class Machine:
         gib = 1 << 30
         host = f"{self.cpu_cores} cores, {self.host_memory_bytes / gib:.0f} GiB host memory"
         if self.device is DeviceKind.CPU:
-            return f"no GPU; {self.cpu_name}, {host}; up to {self.num_devices} CPU ranks of {self._usable()} each"
+            return f"{self.cpu_name}, {host}; up to {self.num_devices} CPU ranks of {self._usable()} each"
         busy = sum(1 for gpu in self.gpus if gpu.processes)
         others = f"; other processes hold memory on {busy} of them" if busy else ""
         return f"{self.num_devices} x {self.gpu_name}, {self._usable()} usable each; {host}{others}"
@@ -63,6 +63,11 @@ def probe_machine(environment: Mapping[str, str] | None = None) -> Machine:
     versions = _versions(nvidia)
     notes = (nvidia.note,) if nvidia.note else ()
     return _gpu_machine(nvidia, versions, notes) if nvidia.gpus else _cpu_machine(versions, notes)
+
+
+def probe_cpu() -> Machine:
+    """This machine as trials on its CPU find it, whatever GPUs it has."""
+    return _cpu_machine(_versions(NvidiaReport()), ())
 
 
 def _versions(nvidia: NvidiaReport) -> tuple[tuple[str, str], ...]:

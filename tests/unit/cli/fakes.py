@@ -97,8 +97,10 @@ class FakeUseCases:
             log_path=plan_dir / "logs" / "verify.log",
         )
 
-    def emit_plan(self, plan_dir: Path, *, launcher: Launcher | None, out_dir: Path | None) -> tuple[Path, ...]:
-        return ((out_dir or plan_dir) / f"launch-{launcher}.sh",)
+    def emit_plan(
+        self, plan_dir: Path, *, launcher: Launcher | None, out_dir: Path | None, overrides: tuple[str, ...]
+    ) -> tuple[Path, ...]:
+        return ((out_dir or plan_dir) / f"launch-{launcher}{''.join(overrides)}.sh",)
 
     def load_report(self, plan_dir: Path) -> ReportInput:
         return quickstart_report()

@@ -44,6 +44,7 @@ def test_emit_names_what_it_wrote(cli: Cli) -> None:
     assert cli("emit", "p", "--launcher", "slurm").out == "wrote p/launch-slurm.sh\n"
     document = json.loads(cli("emit", "p", "--launcher", "slurm", "--out", "o", "--json").out)
     assert document == {"files": ["o/launch-slurm.sh"]}
+    assert cli("emit", "p", "--launcher", "slurm", "--set", "slurm.nice=5").out.endswith("slurmslurm.nice=5.sh\n")
 
 
 def test_emit_for_an_unknown_launcher_is_refused(cli: Cli) -> None:

@@ -214,7 +214,7 @@ def quickstart_report() -> ReportInput:
         plan=_plan(trials[3], second),
         job=make_job(),
         plan_dir="plans/quick start",
-        launch_command="bash 'plans/quick start/launch.sh'",
+        launch_script="plans/quick start/launch.sh",
         trials=trials,
         tried=(
             CandidateRow(key=winner.key, candidate=winner, estimate=make_estimate()),
@@ -315,6 +315,6 @@ def cluster_report() -> ReportInput:
         ),
         job=make_job(device=DeviceKind.CUDA, nodes=8, gpus_per_node=8),
         plan_dir="plans/llama70b",
-        launch_command="sbatch plans/llama70b/launch.sh",
+        launch_script="plans/llama70b/launch.sh",
         untried=(CandidateRow(key=other.key, candidate=other, estimate=slower),),
     )

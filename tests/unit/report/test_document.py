@@ -8,7 +8,8 @@ import pytest
 
 from planner.report import ReportInput, build_document
 from planner.report.document import Bar, Bars, Command, Document, Segment, Table
-from planner.spec import Measured
+from planner.report.next_steps import next_commands
+from planner.spec import Launcher, Measured
 from tests.unit.report.samples import cluster_report, make_measured, make_trial, quickstart_report
 
 
@@ -130,6 +131,25 @@ def test_next_commands_quote_the_folder() -> None:
         if isinstance(block, Command)
     ]
     assert commands == ["bash 'plans/quick start/launch.sh'", "planner verify 'plans/quick start'"]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "command", "does"),
+    [
+        (Launcher.TORCHRUN, 'NODE_RANK=0 MASTER_ADDR="$(hostname)" bash plans/llama70b/launch.sh', "first of the 8"),
+        (Launcher.DEEPSPEED, "bash plans/llama70b/launch.sh", "plans/llama70b/hostfile"),
+        (Launcher.SLURM, "bash plans/llama70b/launch.sh", "submits"),
+        (Launcher.KUBERNETES, "bash plans/llama70b/launch.sh", "Kubernetes"),
+    ],
+)
+def test_next_commands_on_many_nodes_start_as_the_launcher_does_and_promise_no_verify(
+    launcher: Launcher, command: str, does: str
+) -> None:
+    report = cluster_report()
+    report = dataclasses.replace(report, plan=dataclasses.replace(report.plan, launcher=launcher))
+    (start,) = next_commands(report)
+    assert start.command == command
+    assert does in start.does
 
 
 def test_legends_name_each_set_of_parts_once_by_its_longest_bar() -> None:

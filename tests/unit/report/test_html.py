@@ -60,8 +60,8 @@ def _hostile(text: str) -> ReportInput:
         plan=dataclasses.replace(report.plan, machine=text, versions=((text, text),)),
         trials=(*report.trials, make_trial(9, make_candidate(), crashed)),
         config_lines=(ExplainedLine(key=text, value=text, why=text),),
-        launch_command=text,
         plan_dir=text,
+        launch_script=text,
     )
 
 

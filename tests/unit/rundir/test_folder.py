@@ -102,6 +102,15 @@ def test_open_copy_that_lost_hidden_files_is_known_by_its_plan(tmp_path: Path, p
     assert RunDir.open(tmp_path / "p").job_hash == plan.job_hash
 
 
+def test_remove_plan_leaves_a_folder_without_a_plan_that_is_still_known(tmp_path: Path, plan: Plan) -> None:
+    run_dir = RunDir.create(tmp_path / "plan", "hash")
+    run_dir.remove_plan()  # there is none: no harm
+    run_dir.write_plan(plan)
+    run_dir.remove_plan()
+    with pytest.raises(InputError, match=r"has no plan\.yaml"):
+        RunDir.open(tmp_path / "plan").read_plan()
+
+
 @pytest.mark.parametrize("name", ["/etc/passwd", "../x", "launch/../../x", "", "."])
 def test_file_name_leading_out_of_the_folder_is_a_bug(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from planner.spec import DeviceKind
-from planner.trial.machine import Machine, probe_machine
+from planner.trial.machine import Machine, probe_cpu, probe_machine
 
 MIB = 1 << 20
 
@@ -96,8 +96,15 @@ def test_machine_without_a_driver_is_a_cpu_machine(tmp_path: Path) -> None:
     assert machine.notes == ()
     assert 0 < machine.usable_bytes <= machine.total_bytes
     assert machine.num_devices * machine.total_bytes <= machine.host_memory_bytes
-    assert machine.describe().startswith("no GPU")
+    assert "CPU ranks" in machine.describe()
     assert "\n" not in machine.describe()
+
+
+def test_probe_cpu_is_a_cpu_machine_beside_any_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", _fake_smi(tmp_path, gpus=TWO_GPUS)["PATH"])
+    assert probe_machine().device is DeviceKind.CUDA
+    machine = probe_cpu()
+    assert (machine.device, machine.gpus, machine.notes) == (DeviceKind.CPU, (), ())
 
 
 FAKE_NVML = """
