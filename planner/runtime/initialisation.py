@@ -37,6 +37,7 @@ class Placement:
     dtype: torch.dtype
     tensor_rank: int
     first_values: Callable[[str, tuple[int, ...]], FirstValues]  # of a canonical name and full shape
+    block_elements: int = BLOCK_ELEMENTS
 
 
 def materialise(module: nn.Module, *, prefix: str, placement: Placement) -> None:
@@ -70,7 +71,7 @@ def _blocks(
 ) -> Iterator[tuple[torch.Tensor, tuple[int, int]]]:
     """The blocks of rows of a full parameter that the shard touches, in fp32, each with its range of rows."""
     row_elements = max(1, torch.Size(shape[1:]).numel())
-    rows_per_block = max(1, BLOCK_ELEMENTS // row_elements)
+    rows_per_block = max(1, placement.block_elements // row_elements)
     generator = torch.Generator(device=placement.device)
     for start in range(0, shape[0], rows_per_block):
         stop = min(shape[0], start + rows_per_block)

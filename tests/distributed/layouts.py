@@ -103,6 +103,7 @@ def make_task(
     stage_layers: tuple[int, ...] | None = None,
     micro_batch_size: int = 2,
     checkpoint_dir: str = "",
+    lora_rank: int = 0,
 ) -> TrialTask:
     """A tiny task at one layout. Gradient clipping binds at every step, so that the gradient norm matters."""
     accumulation = GLOBAL_BATCH_SIZE // micro_batch_size // data
@@ -126,6 +127,7 @@ def make_task(
             steps=5,
             warmup_steps=2,
             checkpoint_dir=checkpoint_dir,
+            lora_rank=lora_rank,
         ),
         candidate=Candidate(
             layout=ParallelLayout(

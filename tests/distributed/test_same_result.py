@@ -79,6 +79,11 @@ def test_losses_other_families_equal_plain_run(model: str, tmp_path: Path) -> No
     assert_same_losses(plain_and(layouts, model, optimizer=SGD), tmp_path, FP32_TOLERANCE)
 
 
+def test_losses_low_rank_adapters_equal_plain_run(tmp_path: Path) -> None:
+    layouts = {**TENSOR, **PIPELINE, "zero-3 full": CROSSINGS["zero-3 data-2 full"]}
+    assert_same_losses(plain_and(layouts, "gpt2", lora_rank=4, optimizer=SGD), tmp_path, FP32_TOLERANCE)
+
+
 @pytest.mark.parametrize("optimizer", [SGD, ADAMW], ids=["sgd", "adamw"])
 def test_losses_bf16_every_axis_equal_plain_run(optimizer: dict[str, Any], tmp_path: Path) -> None:
     layouts = {
