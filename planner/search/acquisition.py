@@ -21,6 +21,7 @@ TRIAL_OVERHEAD_S = 7.0
 GAIN_CHANCE = 0.05  # stop when a real gain is less likely than this
 MIN_TRIALS_BEFORE_END = 4  # measured ones: fewer say too little about how wrong the analytic model is
 _MIN_GAIN_FRACTION = 0.005  # a smaller gain is none, however exact the measurement
+_MAX_GAIN_FRACTION = 0.03  # a larger one is worth a trial, however noisy the machine: noise is no reason to stop
 _CONTENDERS = 256  # of the shortlist, those with the highest plausible speed
 _SAMPLES = 512
 
@@ -82,9 +83,10 @@ def next_row(guide: Guide, belief: Belief, incumbent: Incumbent | None, *, rng: 
 def chance_of_gain(guide: Guide, belief: Belief, incumbent: Incumbent, *, rng: np.random.Generator) -> GainChance:
     """Monte Carlo over the joint posterior of the untried contenders: speed correlated, eligibility by its chance.
 
-    The tolerance is two standard errors of the difference of two measurements.
+    The tolerance is two standard errors of the difference of two measurements, within 0.5 and 3 %.
     """
-    tolerance = max(2.0 * math.sqrt(2.0) * incumbent.standard_error, _MIN_GAIN_FRACTION)
+    noise = 2.0 * math.sqrt(2.0) * incumbent.standard_error
+    tolerance = min(max(noise, _MIN_GAIN_FRACTION), _MAX_GAIN_FRACTION)
     if belief.process is None:
         return GainChance(probability=1.0, tolerance_fraction=tolerance)
     plausible = belief.mean + 2.0 * belief.deviation + np.log(np.maximum(belief.eligible, 1e-9))

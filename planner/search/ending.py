@@ -52,5 +52,5 @@ def _nothing_better(guide: Guide, observations: tuple[Observation, ...]) -> str:
         return ""
     return (
         f"after {num_measured} measured trials, the chance that any untried candidate is more than "
-        f"{chance.tolerance_fraction:.1%} better (two standard errors) is below {GAIN_CHANCE:.0%}"
+        f"{chance.tolerance_fraction:.1%} better is below {GAIN_CHANCE:.0%}"
     )

@@ -13,7 +13,7 @@ import pytest
 from planner.errors import InputError, Interrupted
 from planner.search import Clock, SearchPorts, StudyKind, StudyPlace, expected_left_s, preview_search, run_search
 from planner.search.history import row_of
-from planner.spec import Candidate, Outcome, TrialPolicy, TrialRecord
+from planner.spec import Candidate, Measured, Outcome, TrialPolicy, TrialRecord
 from tests.unit.search.builders import candidate, crashed, measured, out_of_memory, problem, trial
 from tests.unit.search.landscapes import (
     FOUR_PROCESSES,
@@ -105,8 +105,23 @@ def test_guided_finds_the_best_of_made_up_machines_with_few_trials() -> None:
 def test_search_ends_early_and_says_why_when_nothing_is_likely_to_be_better() -> None:
     landscape = make_landscape(ONE_NODE, seed=2)
     result = run_search(landscape.problem(max_trials=60), ports=memory_ports(TableEvaluator(landscape)))
-    assert 4 <= len(result.trials) < 40 and "two standard errors" in result.stopped_because
+    assert 4 <= len(result.trials) < 40 and "better is below 5%" in result.stopped_because
     assert result.num_untried > 300
+
+
+def test_a_noisy_machine_is_no_reason_to_stop_for_gains_worth_having() -> None:
+    landscape = make_landscape(ONE_NODE, seed=2)
+    table = TableEvaluator(landscape)
+
+    class NoisySteps:
+        def evaluate(self, number: int, candidate: Candidate) -> Outcome:
+            outcome = table.evaluate(number, candidate)  # two standard errors of a difference: 32 %
+            return replace(outcome, step_time_spread_s=0.2) if isinstance(outcome, Measured) else outcome
+
+    result = run_search(landscape.problem(max_trials=60), ports=memory_ports(NoisySteps()))
+    quiet = run_search(landscape.problem(max_trials=60), ports=memory_ports(table))
+    assert len(result.trials) >= len(quiet.trials)
+    assert "limit of 60 trials" in result.stopped_because or "more than 3.0% better" in result.stopped_because
 
 
 def test_trial_limit_is_named() -> None:
