@@ -142,7 +142,7 @@ def test_worker_answers_refuses_nonsense_and_ends_with_its_input() -> None:
             assert isinstance(_ask(worker, nonsense), WorkerRefused)
         assert _ask(worker, encode_message(Ping(number=2))) == Pong(number=2)
         worker.stdin.close()
-        assert worker.wait(timeout=5) == 0
+        assert worker.wait(timeout=60) == 0  # unloading torch takes seconds on a busy machine
 
 
 def test_worker_ends_when_told_to_stop() -> None:
@@ -152,7 +152,7 @@ def test_worker_ends_when_told_to_stop() -> None:
         worker.stdout.readline()
         worker.stdin.write(encode_message(Shutdown()) + "\n")
         worker.stdin.flush()
-        assert worker.wait(timeout=5) == 0
+        assert worker.wait(timeout=60) == 0  # unloading torch takes seconds on a busy machine
 
 
 def test_pool_without_a_working_deepspeed_says_what_is_wrong(tmp_path: Path) -> None:
