@@ -13,6 +13,7 @@ import pytest
 from planner.errors import InputError
 from planner.rundir import RunDir, names
 from planner.rundir.atomic import write_whole
+from tests.rights import folder_without_rights
 
 
 def test_write_text_executable_follows_umask(tmp_path: Path) -> None:
@@ -42,14 +43,9 @@ def test_write_whole_refused_half_way_keeps_the_old_content(tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["plan.yaml"]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_write_to_read_only_folder_is_an_input_error(tmp_path: Path) -> None:
-    tmp_path.chmod(0o555)
-    try:
-        with pytest.raises(InputError, match="cannot write"):
-            write_whole(tmp_path / "x", b"x")
-    finally:
-        tmp_path.chmod(0o755)
+def test_write_to_read_only_folder_is_an_input_error() -> None:
+    with folder_without_rights() as folder, pytest.raises(InputError, match="cannot write"):
+        write_whole(folder / "x", b"x")
 
 
 def test_write_into_a_vanished_folder_is_an_input_error(tmp_path: Path) -> None:
