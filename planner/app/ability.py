@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from planner.catalog import match_device_name
 from planner.errors import TrialsUnavailable
-from planner.spec import DeviceKind, JobSpec, TrialMode
+from planner.spec import ClusterSpec, DeviceKind, JobSpec, TrialMode
 from planner.spec._record import record
 from planner.trial import Machine
 
 
 @record
 class Ability:
-    """`mode`: what will be done, REAL or NONE. `max_world_size`: the most ranks a real trial can have here.
-    `note` says both in words."""
+    """`mode`: what will be done, REAL or NONE. `note` says it in words, with the reason."""
 
     mode: TrialMode
-    max_world_size: int
     note: str
 
 
@@ -27,17 +25,17 @@ def decide_trials(job: JobSpec, machine: Machine) -> Ability:
     """What the job's trial mode comes to on this machine. Raises TrialsUnavailable when it cannot be had."""
     wanted = job.trials.mode
     if wanted is TrialMode.NONE:
-        return Ability(mode=TrialMode.NONE, max_world_size=0, note="no trials were asked for: every number is computed")
+        return Ability(mode=TrialMode.NONE, note="no trials were asked for: every number is computed")
     if wanted is TrialMode.EMULATED:
         raise TrialsUnavailable(
             "emulated trials are not part of this version",
             why="this version runs real trials only; emulating a rank of a larger cluster is not built yet",
             fix="use --trials auto (real trials where this machine can run them) or --trials none",
         )
-    obstacle = obstacle_to_trials(job, machine)
+    obstacle = obstacle_to_trials(job.cluster, machine)
     if not obstacle:
         note = f"real trials on this machine ({machine.describe()})"
-        return Ability(mode=TrialMode.REAL, max_world_size=machine.num_devices, note=note)
+        return Ability(mode=TrialMode.REAL, note=note)
     if wanted is TrialMode.REAL:
         raise TrialsUnavailable(
             "real trials of this job cannot run on this machine",
@@ -45,12 +43,11 @@ def decide_trials(job: JobSpec, machine: Machine) -> Ability:
             fix="run on the target machine, or let the model decide with --trials auto or --trials none",
         )
     note = f"none of the trials could run here, every number is computed: {obstacle}"
-    return Ability(mode=TrialMode.NONE, max_world_size=0, note=note)
+    return Ability(mode=TrialMode.NONE, note=note)
 
 
-def obstacle_to_trials(job: JobSpec, machine: Machine) -> str:
-    """Why no candidate of the job can run here as it would on its cluster; "" when all can."""
-    cluster = job.cluster
+def obstacle_to_trials(cluster: ClusterSpec, machine: Machine) -> str:
+    """Why nothing that takes the whole cluster can run here as it would there; "" when it can."""
     target = f"{cluster.world_size} x {cluster.gpu.name}"
     if cluster.gpu.device is not machine.device:
         lacks = "no GPU: " if machine.device is DeviceKind.CPU else ""

@@ -9,8 +9,8 @@ from planner.app.requests import VerifyRow
 from planner.spec import DeviceKind, JobSpec, Plan, Precision, Provenance
 from planner.spec.trainer import TrainerReport
 
-# Of a promise that was measured. A GPU's steps repeat to a few percent. Processes share a CPU with whatever else runs: on
-# two busy cores steps of one run differ by a factor of two, and so do two runs.
+# Of a promise that was measured. A GPU's steps repeat to a few percent. Processes share a CPU with whatever else runs:
+# on two busy cores steps of one run differ by a factor of two, and so do two runs.
 TIME_TOLERANCE = {DeviceKind.CUDA: 0.10, DeviceKind.CPU: 1.0}
 MEMORY_TOLERANCE = {DeviceKind.CUDA: 0.05, DeviceKind.CPU: 0.25}
 COMPUTED_TOLERANCE = 0.50  # of a promise that was only computed: the model's own error, see planner/cost/README.md

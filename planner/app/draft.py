@@ -61,12 +61,17 @@ def draft_plan(job: JobSpec) -> Draft:
         raise explain_empty(space, job)
     estimates = _estimate(job, space.columns)
     screened = screened_out(estimates)
-    score = utilities(np.log(estimates.tokens_per_s), world_sizes(space.columns), job.objective)
-    order = np.lexsort((-score, ~fitting(job, estimates), screened))
+    order = _ranked(job, space.columns, estimates, screened=screened)
     draft = Draft(job=job, space=space, estimates=estimates, screened=screened, order=order)
     if screened.all():
         raise _nothing_fits(draft)
     return draft
+
+
+def _ranked(job: JobSpec, columns: CandidateColumns, estimates: EstimateColumns, *, screened: BoolColumn) -> IntColumn:
+    """By the objective; of equals (on one rank, say, every ZeRO stage takes the same time) the least memory first."""
+    score = np.round(utilities(np.log(estimates.tokens_per_s), world_sizes(columns), job.objective), 6)
+    return np.lexsort((estimates.device_used_bytes, -score, ~fitting(job, estimates), screened))
 
 
 def fitting(job: JobSpec, estimates: EstimateColumns) -> BoolColumn:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 from planner.app.ability import Ability, decide_trials
 from planner.app.draft import Draft, draft_plan, outline_search, search_problem
@@ -54,7 +55,9 @@ def plan_job(request: PlanRequest, *, console: Progress) -> PlanResult:
     """
     planning = _prepare(request, console=console)
     if request.dry_run:
-        return PlanResult(plan_dir=request.out_dir, outline=_outline(planning, ()))
+        resumed = request.resume and request.out_dir.is_dir()
+        done = RunDir.open(request.out_dir).read_trials() if resumed else ()
+        return PlanResult(plan_dir=request.out_dir, outline=_outline(planning, done))
     run_dir = RunDir.create(request.out_dir, job_hash(planning.job))
     with run_dir.locked():
         return _plan_in(run_dir, planning)
@@ -64,6 +67,8 @@ def _prepare(request: PlanRequest, *, console: Progress) -> Planning:
     console.stage("read the job")
     job, machine = read_job(request)
     ability = decide_trials(job, machine)
+    if ability.mode is TrialMode.REAL:
+        _refuse_missing_data(job)
     console.stage("enumerate and price the candidates")
     draft = draft_plan(job)
     seed = job.training.seed if request.seed is None else request.seed
@@ -80,9 +85,21 @@ def _prepare(request: PlanRequest, *, console: Progress) -> Planning:
     )
 
 
+def _refuse_missing_data(job: JobSpec) -> None:
+    """Trials read the job's own tokens; a plan for another machine need not find them here."""
+    path = job.training.data.path
+    if path and not Path(path).is_file():
+        raise InputError(
+            f"there is no token file {path}",
+            why="training.data.path names it, and trials read from it",
+            fix="correct the path, or leave training.data out for synthetic tokens",
+        )
+
+
 def _outline(planning: Planning, done: tuple[TrialRecord, ...]) -> SearchOutline:
+    ours = tuple(trial for trial in done if trial.machine == planning.machine.fingerprint)
     return outline_search(
-        planning.draft, planning.ability, problem=planning.problem, done=done, validate=planning.request.validate
+        planning.draft, planning.ability, problem=planning.problem, done=ours, validate=planning.request.validate
     )
 
 
@@ -95,7 +112,7 @@ def _plan_in(run_dir: RunDir, planning: Planning) -> PlanResult:
             fix="add --resume to go on from them, or choose another folder with --out",
         )
     run_dir.write_text(names.JOB, dump_job(planning.job))
-    outline = _outline(planning, tuple(trial for trial in done if trial.machine == planning.machine.fingerprint))
+    outline = _outline(planning, done)
     planning.console.search_started(outline)
     result = _search(run_dir, planning, done=done) if planning.runs_trials else None
     planning.console.search_ended()

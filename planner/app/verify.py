@@ -19,9 +19,10 @@ from planner.app.jobs import machine_for, read_planned_job
 from planner.app.progress import Progress
 from planner.app.requests import VerifyResult
 from planner.app.write import launch_files
+from planner.emit import node_shape
 from planner.errors import InputError, PromiseBroken, TrialsUnavailable
 from planner.rundir import RunDir, names
-from planner.spec import JobSpec, Launcher, Plan, Provenance
+from planner.spec import ClusterSpec, JobSpec, Launcher, Plan, Provenance
 from planner.spec.codec import DecodeError, from_plain
 from planner.spec.trainer import TrainerReport
 from planner.trial import Machine, probe_machine
@@ -41,7 +42,7 @@ def verify_plan(plan_dir: Path, *, steps: int, console: Progress) -> VerifyResul
     run_dir = RunDir.open(plan_dir)
     plan, job = run_dir.read_plan(), read_planned_job(run_dir)
     machine = machine_for(job, probe_machine())
-    _refuse_what_cannot_run(run_dir, job, machine)
+    _refuse_what_cannot_run(run_dir, plan, job, machine)
     with run_dir.locked():
         script = _script(run_dir, plan=plan, job=job)
         console.stage(f"run {script.relative_to(run_dir.path)} for {steps} steps")
@@ -57,18 +58,24 @@ def verify_plan(plan_dir: Path, *, steps: int, console: Progress) -> VerifyResul
     )
 
 
-def _refuse_what_cannot_run(run_dir: RunDir, job: JobSpec, machine: Machine) -> None:
+def _refuse_what_cannot_run(run_dir: RunDir, plan: Plan, job: JobSpec, machine: Machine) -> None:
     if job.launch.command:
         raise InputError(
             "a plan for a script of your own cannot be verified",
             why="verify reads the report of the reference trainer, and your script writes none",
             fix=f"run bash {shlex.quote(str(run_dir.file(names.LAUNCH)))} and compare with plan.yaml",
         )
-    obstacle = obstacle_to_trials(job, machine)
+    obstacle = obstacle_to_trials(_cluster_used(plan, job), machine)
     if obstacle:
         raise TrialsUnavailable(
             "this machine is not the one the plan is for", why=obstacle, fix="run planner verify on the target machine"
         )
+
+
+def _cluster_used(plan: Plan, job: JobSpec) -> ClusterSpec:
+    """The part of the job's cluster that the plan takes: less than all where fewer GPUs or nodes do."""
+    shape = node_shape(job, plan.candidate)
+    return replace(job.cluster, nodes=shape.nodes, gpus_per_node=shape.processes_per_node)
 
 
 def _script(run_dir: RunDir, *, plan: Plan, job: JobSpec) -> Path:

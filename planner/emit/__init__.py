@@ -9,6 +9,7 @@ from planner.emit.files import EmittedFile, LaunchPaths
 from planner.emit.launch import render_launch
 from planner.emit.reduced import reduced_differences, reduced_task
 from planner.emit.task import NOT_EMITTED, render_task, render_task_text
+from planner.emit.topology import node_shape
 
 __all__ = [
     "NOT_EMITTED",
@@ -16,6 +17,7 @@ __all__ = [
     "LaunchPaths",
     "bucket_elements",
     "explain_ds_config",
+    "node_shape",
     "reduced_differences",
     "reduced_task",
     "render_ds_config",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from math import ceil
 
 from planner.report.document import Command
 from planner.report.input import ReportInput
@@ -12,7 +13,7 @@ from planner.spec.kinds import Launcher
 def next_commands(report: ReportInput) -> tuple[Command, ...]:
     """What to type next, the start first."""
     steps = [_start(report)]
-    if report.job.cluster.nodes == 1 and not report.job.launch.command:
+    if _num_nodes(report) == 1 and not report.job.launch.command:
         verify = f"planner verify {shlex.quote(report.plan_dir)}"
         steps.append(Command(command=verify, does="runs a few steps on the target machine, compares with the promise"))
     return tuple(steps)
@@ -20,7 +21,7 @@ def next_commands(report: ReportInput) -> tuple[Command, ...]:
 
 def _start(report: ReportInput) -> Command:
     script = f"bash {shlex.quote(report.launch_script)}"
-    nodes = report.job.cluster.nodes
+    nodes = _num_nodes(report)
     match report.plan.launcher:
         case Launcher.SLURM:
             return Command(command=script, does="submits the training run to Slurm")
@@ -33,3 +34,8 @@ def _start(report: ReportInput) -> Command:
             does = f"on the first of the {nodes} nodes; on the others with their number and the first one's name"
             return Command(command=f'NODE_RANK=0 MASTER_ADDR="$(hostname)" {script}', does=does)
     return Command(command=script, does="starts the training run")
+
+
+def _num_nodes(report: ReportInput) -> int:
+    """Nodes that the plan takes: fewer than the job has where fewer GPUs do."""
+    return ceil(report.plan.candidate.layout.world_size / report.job.cluster.gpus_per_node)
