@@ -1,8 +1,8 @@
 """The generic decoder: a config that gives shapes but no `model_type`, for estimates without a named model.
 
-Counted like Llama when the MLP is gated, else like GPT-2 without learned positions and biases. What is left out:
-feed-forward 4 x hidden, vocabulary 51,200, key-value heads = heads. The runtime cannot build it, so it is never
-planned.
+Counted like Llama when the MLP is gated, else like GPT-2 (LayerNorm, plain MLP) without learned positions and biases.
+What is left out: feed-forward 4 x hidden, vocabulary 51,200, key-value heads = heads. Whether the MLP is gated follows
+from `gated_mlp` or `hidden_act`, else from the shape (`_is_gated`). The runtime cannot build it: it is never planned.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ _OTHER_NAMES = {
     "head_dim": ("head_size",),
     "num_experts_per_tok": ("num_experts_per_token", "top_k"),
     "num_local_experts": ("num_experts",),
+    "hidden_act": ("activation_function", "hidden_activation"),
 }
 
 
@@ -33,22 +34,24 @@ def decoder(reader: ConfigReader, config_json: str) -> ModelSpec:
     """A decoder of the given shape; with experts, every layer has them."""
     renamed = _with_usual_names(reader)
     shape = decoders.read_shape(renamed, tied_default=False)
-    gated = renamed.flag("gated_mlp", use="whether the feed-forward part has a gate", default=True)
+    gated = _is_gated(renamed, shape)
     num_experts = renamed.count("num_local_experts", use="the experts of a layer")
     mlp = (3 if gated else 2) * shape.h * shape.f
+    norm = shape.h if gated else 2 * shape.h  # LayerNorm has a bias
     counts = ParameterCounts(
         embedding=shape.v * shape.h,
         attention_per_layer=decoders.attention(shape),
         mlp_per_layer=0 if num_experts else mlp,
         router_per_layer=shape.h * num_experts,
         expert=mlp if num_experts else 0,
-        norm_per_layer=2 * shape.h,
-        final_norm=shape.h,
+        norm_per_layer=2 * norm,
+        final_norm=norm,
         head=0 if shape.tied else shape.v * shape.h,
     )
     spec = replace(
         decoders.decoder(renamed, config_json, shape=shape, counts=counts),
         gated_mlp=gated,
+        rms_norm=gated,
         tensor_parallel_refusal="",  # an estimate may ask for any split
         pipeline_parallel_refusal="",
     )
@@ -62,6 +65,25 @@ def decoder(reader: ConfigReader, config_json: str) -> ModelSpec:
         expert_ffn_hidden_size=shape.f,
         num_dense_layers=0,
     )
+
+
+# Activations of plain MLPs; the others that Hugging Face names (silu, swish, …) stand in gated ones.
+_PLAIN_ACTIVATIONS = ("gelu", "relu", "quick_gelu", "tanh")
+_GATED_ACTIVATIONS = ("geglu", "reglu")
+
+
+def _is_gated(reader: ConfigReader, shape: decoders.Shape) -> bool:
+    """Whether the feed-forward part has a gate.
+
+    Said by `gated_mlp`, or by the activation. Else by the shape: 4 x hidden is the plain MLP of GPT, OPT and BLOOM;
+    other widths (8/3, 3.5 x hidden) were chosen to pay for a third matrix; grouped key-value heads and experts came
+    with gated MLPs. Of the published rows' models only Llama-3.2-1B (4 x hidden, gated) needs to say more than its shape.
+    """
+    activation = reader.word("hidden_act", use="the activation of the feed-forward part", default="").lower()
+    by_shape = shape.f != 4 * shape.h or shape.k < shape.n or bool(reader.config.get("num_local_experts"))
+    by_name = activation.startswith(_GATED_ACTIVATIONS) or not activation.startswith(_PLAIN_ACTIVATIONS)
+    default = by_name if activation else by_shape
+    return reader.flag("gated_mlp", use="whether the feed-forward part has a gate", default=default)
 
 
 def _with_usual_names(reader: ConfigReader) -> ConfigReader:

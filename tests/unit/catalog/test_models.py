@@ -215,6 +215,30 @@ def test_model_from_config_without_type_is_the_generic_decoder_with_usual_values
     assert (with_experts.num_moe_layers, with_experts.num_experts_per_token) == (24, 2)
 
 
+@pytest.mark.parametrize(
+    ("said", "gated"),
+    [
+        ({}, False),  # GPT's 4 x hidden
+        ({"intermediate_size": 4096}, False),
+        ({"intermediate_size": 2816}, True),  # 8/3 x hidden
+        ({"intermediate_size": 3584}, True),  # 3.5 x hidden
+        ({"num_kv_heads": 4}, True),
+        ({"num_experts": 8}, True),
+        ({"hidden_act": "silu"}, True),
+        ({"hidden_act": "swiglu"}, True),
+        ({"hidden_act": "gelu_new", "intermediate_size": 2816}, False),
+        ({"hidden_act": "geglu"}, True),
+        ({"gated_mlp": False, "hidden_act": "silu"}, False),
+        ({"gated_mlp": True}, True),
+    ],
+)
+def test_generic_feed_forward_is_gated_where_the_config_or_its_shape_says_so(said: dict[str, Any], gated: bool) -> None:
+    spec = model_from_config({"hidden_size": 1024, "num_layers": 24, "num_heads": 16, **said}, "row")
+    assert (spec.gated_mlp, spec.rms_norm) == (gated, gated)
+    width = (spec.counts.expert or spec.counts.mlp_per_layer) // (1024 * spec.ffn_hidden_size)
+    assert width == (3 if gated else 2)
+
+
 @pytest.mark.parametrize("use_folder", [True, False])
 def test_load_model_path_of_config_or_its_folder(tmp_path: Path, use_folder: bool) -> None:
     folder = tmp_path / "my-model"
