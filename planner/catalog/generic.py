@@ -77,7 +77,7 @@ def _is_gated(reader: ConfigReader, shape: decoders.Shape) -> bool:
 
     Said by `gated_mlp`, or by the activation. Else by the shape: 4 x hidden is the plain MLP of GPT, OPT and BLOOM;
     other widths (8/3, 3.5 x hidden) were chosen to pay for a third matrix; grouped key-value heads and experts came
-    with gated MLPs. Of the published rows' models only Llama-3.2-1B (4 x hidden, gated) needs to say more than its shape.
+    with gated MLPs. Of the published models only Llama-3.2-1B (4 x hidden, gated) has to say so.
     """
     activation = reader.word("hidden_act", use="the activation of the feed-forward part", default="").lower()
     by_shape = shape.f != 4 * shape.h or shape.k < shape.n or bool(reader.config.get("num_local_experts"))
