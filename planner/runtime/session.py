@@ -15,7 +15,6 @@ from typing import Any
 
 import deepspeed
 import torch
-from deepspeed.accelerator import get_accelerator
 from torch import distributed
 
 from planner.errors import InputError
@@ -43,21 +42,29 @@ class StepResult:
 
 
 class _StopWatch:
-    """Adds up what each phase took, waiting for the device at each mark."""
+    """Adds up what each phase took. On a GPU its marks are events in the device's queue: waiting for the device at each
+    would keep the host from running ahead, and slow the very step that is measured."""
 
     def __init__(self) -> None:
-        self.spent_s = {"forward": 0.0, "backward": 0.0, "optimizer": 0.0}
-        self._mark = 0.0
+        self._marks: list[tuple[str, Any]] = []
 
-    def start(self) -> None:
-        get_accelerator().synchronize()
-        self._mark = time.perf_counter()
+    def mark(self, ending: str) -> None:
+        """The phase called `ending` ends here; "" where none was running."""
+        if not torch.cuda.is_initialized():
+            self._marks.append((ending, time.perf_counter()))
+            return
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        self._marks.append((ending, event))
 
-    def stop(self, phase: str) -> None:
-        get_accelerator().synchronize()
-        now = time.perf_counter()
-        self.spent_s[phase] += now - self._mark
-        self._mark = now
+    def spent_s(self, phase: str) -> float:
+        """Seconds of one phase in all. On a GPU the device must have come to the last mark."""
+        pairs = zip(self._marks, self._marks[1:])
+        return sum(_between_s(began, ended) for (_, began), (ending, ended) in pairs if ending == phase)
+
+
+def _between_s(began: Any, ended: Any) -> float:
+    return float(ended - began) if isinstance(began, float) else float(began.elapsed_time(ended)) / 1e3
 
 
 class TrainingSession:
@@ -110,23 +117,26 @@ class TrainingSession:
         losses: list[torch.Tensor] = []
         for batch in self._micro_batches():
             self._on_phase(Phase.FORWARD)
-            watch.start()
+            watch.mark("")
             loss = self.engine(**batch)
-            watch.stop("forward")
+            watch.mark("forward")
             self._on_phase(Phase.BACKWARD)
             self.engine.backward(loss)
-            watch.stop("backward")
+            watch.mark("backward")
             self._on_phase(Phase.OPTIMIZER_STEP)
             self.engine.step()
-            watch.stop("optimizer")
+            watch.mark("optimizer")
             losses.append(loss.detach().float())
         mean = torch.stack(losses).mean()
         # Tensor-parallel ranks hold the same loss, so the mean over all ranks is the mean over data-parallel ranks.
         distributed.all_reduce(mean)
         mean /= distributed.get_world_size()
-        spent = watch.spent_s
+        loss = mean.item()  # Keep before the watch is read: it waits for the device
         return StepResult(
-            loss=mean.item(), forward_s=spent["forward"], backward_s=spent["backward"], optimizer_s=spent["optimizer"]
+            loss=loss,
+            forward_s=watch.spent_s("forward"),
+            backward_s=watch.spent_s("backward"),
+            optimizer_s=watch.spent_s("optimizer"),
         )
 
     def _pipeline_step(self) -> StepResult:
