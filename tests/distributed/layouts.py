@@ -104,16 +104,23 @@ def make_task(
     micro_batch_size: int = 2,
     checkpoint_dir: str = "",
     lora_rank: int = 0,
+    clipping: float = 0.5,
 ) -> TrialTask:
-    """A tiny task at one layout. Gradient clipping binds at every step, so that the gradient norm matters."""
+    """A tiny task at one layout. The clipping binds at every step, so that the gradient norm matters; it also hides a
+    gradient that is wrong by one factor throughout, so that some tests switch it off."""
     accumulation = GLOBAL_BATCH_SIZE // micro_batch_size // data
     ds_config = {
         "train_batch_size": GLOBAL_BATCH_SIZE,
         "train_micro_batch_size_per_gpu": micro_batch_size,
         "gradient_accumulation_steps": accumulation,
-        "gradient_clipping": 0.5,
+        "gradient_clipping": clipping,
         "optimizer": optimizer,
-        "zero_optimization": {"stage": zero, "reduce_bucket_size": 1_000_000, "allgather_bucket_size": 1_000_000},
+        "zero_optimization": {
+            "stage": zero,
+            "reduce_bucket_size": 1_000_000,
+            "allgather_bucket_size": 1_000_000,
+            "stage3_param_persistence_threshold": 0,  # or parameters as small as these would not be partitioned
+        },
         "zero_allow_untested_optimizer": True,
         "steps_per_print": 1_000_000,
     }

@@ -41,6 +41,7 @@ def assert_same_losses(tasks: dict[str, TrialTask], folder: Path, tolerance: flo
     assert not wrong, f"expected {reference}"
 
 
+GENTLE_SGD = {**SGD, "params": {**SGD["params"], "lr": 0.5}}
 TENSOR = {"tensor-2": {"tensor": 2}}
 PIPELINE = {"pipeline-2": {"pipeline": 2}}
 TENSOR_PIPELINE = {"tensor-2 pipeline-2": {"tensor": 2, "pipeline": 2}}
@@ -76,7 +77,8 @@ def test_losses_adamw_every_split_equal_plain_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", ["mixtral", "qwen3"])
 def test_losses_other_families_equal_plain_run(model: str, tmp_path: Path) -> None:
     layouts = {**TENSOR, **PIPELINE, "zero-3 selective": CROSSINGS["zero-3 data-2 selective"]}
-    assert_same_losses(plain_and(layouts, model, optimizer=SGD), tmp_path, FP32_TOLERANCE)
+    tasks = plain_and(layouts, model, optimizer=GENTLE_SGD, clipping=0.0)
+    assert_same_losses(tasks, tmp_path, FP32_TOLERANCE)
 
 
 def test_losses_low_rank_adapters_equal_plain_run(tmp_path: Path) -> None:
