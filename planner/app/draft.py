@@ -193,6 +193,6 @@ def what_would_fit(job: JobSpec) -> str:
         if not len(space.columns):
             continue
         if fitting(larger, _estimate(larger, space.columns)).any():
-            gpus = larger.cluster.world_size
-            return f"{nodes} such nodes ({gpus} GPUs) would hold it; or use a shorter seq_len or a GPU with more memory"
-    return "use a GPU with more memory, a shorter seq_len, or a smaller model; more of these nodes alone do not help"
+            devices = f"{larger.cluster.world_size} x {larger.cluster.gpu.name}"
+            return f"use {nodes} such nodes ({devices}), which hold it by the model, or a shorter seq_len"
+    return "use a device with more memory, a shorter seq_len or a smaller model; more of these nodes alone do not help"

@@ -6,6 +6,7 @@ the gates (`validate`), the folder's contents (`write`).
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -114,7 +115,9 @@ def _plan_in(run_dir: RunDir, planning: Planning) -> PlanResult:
     run_dir.write_text(names.JOB, dump_job(planning.job))
     outline = _outline(planning, done)
     planning.console.search_started(outline)
-    result = _search(run_dir, planning, done=done) if planning.runs_trials else None
+    result = None
+    if planning.runs_trials:
+        result = _search(run_dir, planning, done=done, any_left=outline.max_trials > 0)
     planning.console.search_ended()
     selection, validation = _choose(run_dir, planning, result)
     planning.console.stage("write the plan folder")
@@ -130,18 +133,19 @@ def _plan_in(run_dir: RunDir, planning: Planning) -> PlanResult:
     return PlanResult(plan_dir=run_dir.path, outline=outline, plan=plan, report=report, files=files)
 
 
-def _search(run_dir: RunDir, planning: Planning, *, done: tuple[TrialRecord, ...]) -> SearchResult:
+def _search(run_dir: RunDir, planning: Planning, *, done: tuple[TrialRecord, ...], any_left: bool) -> SearchResult:
+    console = planning.console
     place = study_place(run_dir, url=planning.request.storage)
     if place.note:
-        planning.console.note(place.note)
-    console = planning.console
+        console.note(place.note)
 
     def keep(trial: TrialRecord, best: TrialRecord | None) -> None:
         run_dir.append_trial(trial)
         console.trial_ended(trial, best=best)
 
-    device = planning.job.cluster.gpu.device
-    with open_pool(device, job=planning.job) as pool:
+    with closing(open_pool(planning.job.cluster.gpu.device, job=planning.job)) as pool:
+        if any_left:
+            pool.wait_ready()  # so that the first trial's time is its own
         evaluator = TrialEvaluator(
             planning.job, pool=pool, run_dir=run_dir, machine=planning.machine, on_start=console.trial_started
         )

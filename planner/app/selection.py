@@ -10,10 +10,10 @@ from planner.cost import Calibration, fit_calibration
 from planner.errors import NoFeasiblePlan, PlannerError, TrialsUnavailable
 from planner.report import CandidateRow
 from planner.report.units import format_bytes
+from planner.report.wording import outcome_sentence, outcome_word
 from planner.search import Choice, SearchResult, choose_winner, memory_bytes
 from planner.spec import (
     Candidate,
-    Crashed,
     Estimate,
     HostOutOfMemory,
     Measured,
@@ -154,7 +154,7 @@ def _none_fits_safely(draft: Draft) -> NoFeasiblePlan:
         f"none of the {len(draft.columns)} legal candidates is sure to fit into memory",
         why=f"the nearest, {nearest.key}, may need up to {format_bytes(memory.high_bytes)} (computed) of "
         f"{format_bytes(memory.usable_bytes)} usable with {headroom:.0%} to be kept free",
-        fix=f"try it with --trials real on the target GPU, lower memory_headroom, or: {what_would_fit(draft.job)}",
+        fix=f"try it with --trials real on the target, or lower memory_headroom; or {what_would_fit(draft.job)}",
         tally=(("too-large-for-memory", len(draft.columns)),),
     )
 
@@ -167,22 +167,26 @@ def _no_winner(draft: Draft, result: SearchResult) -> PlannerError:
             why=result.stopped_because,
             fix="allow more with --max-trials or --time-budget, or decide without trials: --trials none",
         )
-    ends = Counter(type(trial.outcome).__name__ for trial in result.trials)
-    tally = tuple(sorted(ends.items()))
-    said = ", ".join(f"{count} {name}" for name, count in tally)
-    memory_ends = sum(isinstance(trial.outcome, OutOfMemory | HostOutOfMemory | Measured) for trial in result.trials)
-    if memory_ends:
+    tally = tuple(sorted(Counter(outcome_word(trial.outcome) for trial in result.trials).items()))
+    ends = "they ended so: " + ", ".join(f"{count} {word}" for word, count in tally)
+    if any(isinstance(trial.outcome, OutOfMemory | HostOutOfMemory | Measured) for trial in result.trials):
         return NoFeasiblePlan(
             f"none of the {len(result.trials)} trials ran within the memory that may be used",
-            why=f"they ended so: {said}; {result.stopped_because}",
-            fix=f"allow more trials, lower memory_headroom, or: {what_would_fit(draft.job)}",
+            why=f"{ends}; {result.stopped_because}",
+            fix=_more_memory(draft, result),
             tally=tally,
         )
     last = result.trials[-1].outcome
-    why = f"they ended so: {said}"
-    if isinstance(last, Crashed):
-        why += f"; the last: {last.message}"
+    why = f"{ends}; the last: {outcome_sentence(last)}"
     fix = "read the logs under logs/ in the plan folder"
     if isinstance(last, TimedOut):
         fix = "allow each trial more time (trials.timeout), or fewer steps (trials.steps)"
     return TrialsUnavailable(f"none of the {len(result.trials)} trials ran", why=why, fix=fix)
+
+
+def _more_memory(draft: Draft, result: SearchResult) -> str:
+    """What may help when memory was the trouble, nearest first."""
+    ways = ["allow more trials (--max-trials, --time-budget)"] if result.num_untried else []
+    if any(isinstance(trial.outcome, Measured) for trial in result.trials):
+        ways.append("lower memory_headroom")
+    return "; or ".join([*ways, what_would_fit(draft.job)])

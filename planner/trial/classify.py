@@ -35,6 +35,7 @@ from planner.trial.oom_text import (
     says_peer_was_lost,
 )
 
+_LOADER_GAVE_UP = 127  # the exit code of glibc's loader when it cannot have memory for a library or a thread
 _NORMAL_MAD = 1.4826  # median absolute deviation of a normal distribution -> its standard deviation
 
 
@@ -114,7 +115,7 @@ def _cause_of_silent_death(rank: RankEnd, facts: TrialFacts) -> _Cause:
     if rank.exit_code == -signal.SIGKILL:
         return _Cause.HOST_MEMORY
     tail = facts.log_tails[rank.rank]
-    if rank.exit_code == -signal.SIGABRT and says_host_memory_ran_out(tail):
+    if rank.exit_code in (-signal.SIGABRT, _LOADER_GAVE_UP) and says_host_memory_ran_out(tail):
         return _host_or_limit(facts.task)
     if rank.exit_code == -signal.SIGABRT and says_device_memory_ran_out(tail):
         return _Cause.DEVICE_MEMORY

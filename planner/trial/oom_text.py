@@ -29,6 +29,7 @@ _HOST_PHRASES = (
     "DefaultCPUAllocator",
     "std::bad_alloc",
     "Cannot allocate memory",
+    "cannot allocate memory for thread-local data",  # glibc's loader, which then exits with 127
     "can't start new thread",
     "Resource temporarily unavailable",  # a thread's stack could not be had
     "Unable to allocate",  # numpy

@@ -132,6 +132,14 @@ def test_abort_on_bad_alloc_under_a_limit_is_out_of_memory() -> None:
     assert outcome.capacity_bytes == GIB
 
 
+def test_loader_refused_memory_under_a_limit_is_out_of_memory() -> None:
+    words = "cannot allocate memory for thread-local data: ABORT\n"
+    task = make_task(device=DeviceKind.CPU, memory_limit_bytes=GIB)
+    ends = (died(0, exit_code=127), ended_by_worker(1))
+    assert isinstance(classify_trial(make_facts(*ends, task=task, log_tails=(words, ""))), OutOfMemory)
+    assert isinstance(classify_trial(make_facts(*ends, task=task, log_tails=("not found", ""))), Crashed)
+
+
 def test_abort_without_a_word_of_memory_is_a_crash() -> None:
     outcome = classify_trial(make_facts(died(0, exit_code=-6), ended_by_worker(1)))
     assert isinstance(outcome, Crashed)
