@@ -5,46 +5,78 @@
 """
 
 from planner.rules.batch_rules import BATCH_RULES
-from planner.rules.config_context import ConfigContext, ConfigView, Consumer, Finding, Severity
+from planner.rules.config_accelerate import MEANS as ACCELERATE_MEANS
+from planner.rules.config_accelerate import accelerate_block
+from planner.rules.config_batch import Batch, solve_batch
+from planner.rules.config_context import (
+    AUTO,
+    ConfigContext,
+    ConfigView,
+    Consumer,
+    Finding,
+    ModelFacts,
+    Severity,
+    SyntaxFact,
+    SyntaxKind,
+)
+from planner.rules.config_values import plain_number
 from planner.rules.known_keys import (
     DRIFTING_DEFAULTS,
     NEWEST_VERSION,
     OLDEST_VERSION,
+    RELEASES,
     DriftingDefault,
+    KeyHistory,
     KnownBlock,
     key_history,
     known_keys,
+    parse_release,
     parse_version,
 )
 from planner.rules.layout_rules import pipeline_parallel_refusal, tensor_parallel_refusal
 from planner.rules.mode_rules import checkpointing_refusal, precisions_of
+from planner.rules.patches import applied, merged
 from planner.rules.rule import Rule, RuleContext, RuleStage
 from planner.rules.table import AXIS_RULES, RULES, check_config, refusals
 
 __all__ = [
+    "ACCELERATE_MEANS",
+    "AUTO",
     "AXIS_RULES",
     "BATCH_RULES",
     "DRIFTING_DEFAULTS",
     "NEWEST_VERSION",
     "OLDEST_VERSION",
+    "RELEASES",
     "RULES",
+    "Batch",
     "ConfigContext",
     "ConfigView",
     "Consumer",
     "DriftingDefault",
     "Finding",
+    "KeyHistory",
     "KnownBlock",
+    "ModelFacts",
     "Rule",
     "RuleContext",
     "RuleStage",
     "Severity",
+    "SyntaxFact",
+    "SyntaxKind",
+    "accelerate_block",
+    "applied",
     "check_config",
     "checkpointing_refusal",
     "key_history",
     "known_keys",
+    "merged",
+    "parse_release",
     "parse_version",
     "pipeline_parallel_refusal",
+    "plain_number",
     "precisions_of",
     "refusals",
+    "solve_batch",
     "tensor_parallel_refusal",
 ]

@@ -1,15 +1,15 @@
-"""The tables of keys of DeepSpeed 0.19.6 to 0.19.8. Read from the released sources; nothing here is decided."""
+"""What each key of DeepSpeed's configuration takes. Read from the released sources; nothing here is decided.
+
+In which releases a key exists is in the generated `_key_history`.
+"""
 
 from __future__ import annotations
 
 from planner.rules.keys import Block, Key, Kind, anything, blocks, booleans, integer, number, text
 
-_V7 = (0, 19, 7)
-_V8 = (0, 19, 8)
 
-
-def _gone(name: str, version: tuple[int, int, int], why: str) -> Key:
-    return Key(name=name, removed=version, removed_why=why)
+def _gone(name: str, why: str) -> Key:
+    return Key(name=name, removed_why=why)
 
 
 # runtime/constants.py, runtime/config.py, monitor/config.py; removals: runtime/config.py _REMOVED_TOP_LEVEL_CONFIG_KEYS
@@ -28,7 +28,7 @@ _TOP = Block(
         *booleans("managed_gradient_accumulation", "prescale_gradients", "disable_allgather", "dump_state"),
         *booleans("zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "wall_clock_breakdown"),
         *booleans("memory_breakdown", "dataloader_drop_last", "use_data_before_expert_parallelism"),
-        Key(name="disable_python_gc", kind=Kind.BOOLEAN, since=_V8),
+        Key(name="disable_python_gc", kind=Kind.BOOLEAN),
         integer("sequence_parallel_size", lowest=1),
         integer("data_parallel_size", lowest=1),
         *anything("vocabulary_size", "log_level", "datastates_ckpt", "allgather_size"),
@@ -39,17 +39,17 @@ _TOP = Block(
         *blocks("pipeline", "tensor_parallel", "expert_parallel", "compile", "flops_profiler", "comms_logger", "aio"),
         *blocks("autotuning", "checkpoint", "tensorboard", "wandb", "csv_monitor", "comet", "timers", "hybrid_engine"),
         *blocks("data_efficiency", "weight_quantization"),
-        _gone("nebula", _V7, "Nebula checkpointing was removed"),
-        _gone("compression_training", _V7, "the compression library was removed"),
-        _gone("quantize_training", _V7, "mixture-of-quantization was removed"),
-        _gone("sparse_attention", _V7, "sparse attention was removed"),
-        _gone("amp", _V8, "Apex AMP was removed; use fp16, bf16 or torch_autocast"),
-        _gone("sparse_gradients", _V8, "sparse gradients of dense embeddings were removed"),
-        _gone("eigenvalue", _V8, "mixture-of-quantization was removed"),
-        _gone("elasticity", _V8, "elastic training was removed; set the batch keys directly"),
-        _gone("graph_harvesting", _V8, "graph harvesting was removed"),
-        _gone("curriculum_learning", _V8, "use data_efficiency.data_sampling.curriculum_learning"),
-        _gone("progressive_layer_drop", _V8, "progressive layer dropping was removed"),
+        _gone("nebula", "Nebula checkpointing was removed"),
+        _gone("compression_training", "the compression library was removed"),
+        _gone("quantize_training", "mixture-of-quantization was removed"),
+        _gone("sparse_attention", "sparse attention was removed"),
+        _gone("amp", "Apex AMP was removed; use fp16, bf16 or torch_autocast"),
+        _gone("sparse_gradients", "sparse gradients of dense embeddings were removed"),
+        _gone("eigenvalue", "mixture-of-quantization was removed"),
+        _gone("elasticity", "elastic training was removed; set the batch keys directly"),
+        _gone("graph_harvesting", "graph harvesting was removed"),
+        _gone("curriculum_learning", "use data_efficiency.data_sampling.curriculum_learning"),
+        _gone("progressive_layer_drop", "progressive layer dropping was removed"),
     ),
 )
 
@@ -77,8 +77,8 @@ _ZERO = Block(
         *booleans("override_module_apply", "log_trace_cache_warnings", "enable_sanity_checks"),
         *booleans("save_muon_momentum_buffer_in_memory"),
         Key(name="overlap_comm", kind=Kind.BOOLEAN, nullable=True),
-        Key(name="compute_grad_norm", kind=Kind.BOOLEAN, since=_V7),
-        Key(name="parameter_alignment", kind=Kind.BOOLEAN, since=_V7),
+        Key(name="compute_grad_norm", kind=Kind.BOOLEAN),
+        Key(name="parameter_alignment", kind=Kind.BOOLEAN),
         integer("reduce_bucket_size", lowest=1),
         integer("allgather_bucket_size", lowest=0),
         integer("sub_group_size", lowest=0),
@@ -100,9 +100,9 @@ _ZERO = Block(
         _deprecated("cpu_offload_param", "offload_param"),
         _deprecated("cpu_offload_use_pin_memory", "offload_optimizer.pin_memory"),
         _deprecated("stage3_gather_fp16_weights_on_model_save", "stage3_gather_16bit_weights_on_model_save"),
-        _gone("mics_shard_size", _V7, "MiCS was removed"),
-        _gone("mics_hierarchical_params_gather", _V7, "MiCS was removed"),
-        _gone("zeropp_loco_param", _V8, "LoCo-Zero++ was removed"),
+        _gone("mics_shard_size", "MiCS was removed"),
+        _gone("mics_hierarchical_params_gather", "MiCS was removed"),
+        _gone("zeropp_loco_param", "LoCo-Zero++ was removed"),
     ),
 )
 
@@ -185,7 +185,7 @@ _DATA_TYPES = Block(
     path="data_types",
     keys=(
         *(text(name, choices=_DTYPES, nullable=True) for name in ("grad_accum_dtype", "param_dtype", "buffer_dtype")),
-        Key(name="keep_in_fp32_modules", since=_V8),
+        Key(name="keep_in_fp32_modules"),
     ),
 )
 _AUTOCAST = Block(
@@ -198,6 +198,16 @@ _CHECKPOINT = Block(
     keys=(
         *anything("tag_validation", "checkpoint_serialization", "writer", "parallel_write"),
         *booleans("load_universal", "use_node_local_storage"),
+    ),
+)
+_CHECKPOINT_PARTS = (
+    Block(path="checkpoint.parallel_write", keys=booleans("pipeline_stage")),
+    Block(
+        path="checkpoint.writer",
+        keys=(
+            *anything("type", "io_buffer_size", "io_buffer_double", "show_statistics", "data_parallel"),
+            *anything("decoupled", "io_multiplier"),
+        ),
     ),
 )
 _PIPELINE = Block(
@@ -226,8 +236,8 @@ _TENSOR_PARALLEL = Block(
     keys=(
         integer("autotp_size", lowest=0),
         *booleans("tp_overlap_comm", "keep_module_on_host"),
-        Key(name="vocab_parallel_lm_head", kind=Kind.BOOLEAN, nullable=True, since=_V8),
-        Key(name="vocab_parallel_ce_backend", kind=Kind.TEXT, choices=("torch", "liger"), since=_V8),
+        Key(name="vocab_parallel_lm_head", kind=Kind.BOOLEAN, nullable=True),
+        Key(name="vocab_parallel_ce_backend", kind=Kind.TEXT, choices=("torch", "liger")),
         Key(name="tp", kind=Kind.BLOCK, aliases=("tensor_parallel",)),
         Key(name="kernel_inject", kind=Kind.BOOLEAN, aliases=("replace_with_kernel_inject",)),
         Key(name="dtype", kind=Kind.UNWRITABLE),
@@ -254,14 +264,8 @@ _EXPERT_PARALLEL = Block(
         *anything("routed_scaling_factor", "load_balance_coeff", "expert_w1", "expert_w2", "expert_w3"),
         *anything("num_experts_attr", "top_k_attr", "has_shared_experts", "shared_experts_pattern"),
         *anything("shared_experts_gate_pattern"),
-        *(
-            Key(name=name, since=_V7)
-            for name in ("comm_backend", "comm_num_sm", "comm_qp_margin", "comm_max_tokens_per_rank")
-        ),
-        *(
-            Key(name=name, since=_V8)
-            for name in ("async_split_plan", "row_weighting_impl", "gate_up_impl", "expert_activation")
-        ),
+        *anything("comm_backend", "comm_num_sm", "comm_qp_margin", "comm_max_tokens_per_rank"),
+        *anything("async_split_plan", "row_weighting_impl", "gate_up_impl", "expert_activation"),
     ),
 )
 
@@ -275,8 +279,13 @@ _COMPILE = Block(
         *booleans("sync_before_reduce", "sync_after_reduce", "sync_before_allgather", "sync_after_allgather"),
         *booleans("keep_int_input_tensors", "keep_all_input_tensors"),
         integer("free_activation_threshold"),
+        # Before 0.14.4 the block switched torch.compile; those keys have no successor in the file.
+        *(
+            Key(name=name, removed_why="the block now configures DeepCompile; compile in code: engine.compile(...)")
+            for name in ("enabled", "backend", "kwargs", "disable")
+        ),
         Key(name="passes", kind=Kind.LIST, nullable=True),
-        Key(name="autoep_non_moe", kind=Kind.BOOLEAN, since=_V8),
+        Key(name="autoep_non_moe", kind=Kind.BOOLEAN),
     ),
 )
 
@@ -299,6 +308,7 @@ _AIO = Block(
         integer("block_size", lowest=1),
         integer("queue_depth", lowest=1),
         integer("intra_op_parallelism", lowest=1),
+        Key(name="thread_count", removed_why="it is called intra_op_parallelism now"),
         *booleans("single_submit", "overlap_events", "use_gds"),
     ),
 )
@@ -339,10 +349,41 @@ _HYBRID_ENGINE = Block(
     ),
 )
 
+# elasticity/config.py and elasticity/elasticity.py; autotuning/config.py
+_ELASTICITY = Block(
+    path="elasticity",
+    keys=(
+        *booleans("enabled", "prefer_larger_batch", "ignore_non_elastic_batch_info"),
+        integer("max_train_batch_size", lowest=1),
+        Key(name="micro_batch_sizes", kind=Kind.LIST),
+        integer("min_gpus", lowest=1),
+        integer("max_gpus", lowest=1),
+        integer("num_gpus_per_node", lowest=1),
+        integer("model_parallel_size", lowest=1),
+        *anything("min_time", "version"),
+    ),
+)
+_AUTOTUNING = Block(
+    path="autotuning",
+    keys=(
+        *booleans("enabled", "fast", "overwrite"),
+        *anything("arg_mappings", "metric", "metric_path", "model_info", "model_info_path", "mp_size"),
+        *anything("start_profile_step", "end_profile_step", "results_dir", "exps_dir"),
+        *anything("tuner_type", "tuner_early_stopping", "tuner_num_trials", "num_tuning_micro_batch_sizes"),
+        *anything("min_train_batch_size", "max_train_batch_size"),
+        *anything("min_train_micro_batch_size_per_gpu", "max_train_micro_batch_size_per_gpu"),
+    ),
+)
+
 # Blocks whose inside belongs to other programs or is free-form: any key is taken.
 _OPEN = tuple(
     Block(path=path, open=True, keys=())
-    for path in ("optimizer.params", "scheduler.params", "data_efficiency", "weight_quantization", "autotuning")
+    for path in (
+        *("optimizer.params", "scheduler.params", "data_efficiency", "weight_quantization"),
+        *("autotuning.arg_mappings", "autotuning.model_info"),
+        *("amp", "sparse_attention", "curriculum_learning", "compression_training", "quantize_training"),
+        *("progressive_layer_drop", "eigenvalue", "nebula"),
+    )
 )
 
 BLOCKS: tuple[Block, ...] = (
@@ -359,6 +400,7 @@ BLOCKS: tuple[Block, ...] = (
     _OPTIMIZER,
     _SCHEDULER,
     _CHECKPOINT,
+    *_CHECKPOINT_PARTS,
     _PIPELINE,
     _CHECKPOINTING,
     _TENSOR_PARALLEL,
@@ -371,5 +413,7 @@ BLOCKS: tuple[Block, ...] = (
     *_MONITORS,
     *_TIMERS,
     _HYBRID_ENGINE,
+    _ELASTICITY,
+    _AUTOTUNING,
     *_OPEN,
 )

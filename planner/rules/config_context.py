@@ -19,11 +19,15 @@ _BEYOND_USE = 10**15  # no size or count of a training run; NaN fails the compar
 
 
 class Severity(StrEnum):
-    """ERROR: DeepSpeed will refuse or fail. WARNING: it silently does something else than written. INFO: the rest."""
+    """ERROR: DeepSpeed will refuse or fail. WARNING: it silently does something else than written. INFO: the rest.
+
+    NOTE: nothing is wrong with what the file says; it leaves something to others, or to a default, worth a word.
+    """
 
     ERROR = "error"
     WARNING = "warning"
     INFO = "info"
+    NOTE = "note"
 
 
 class Consumer(StrEnum):
@@ -35,7 +39,11 @@ class Consumer(StrEnum):
 
 @record
 class Finding:
-    """One thing wrong (or worth knowing) in a configuration. `key` is the dotted path; `code` is stable."""
+    """One thing wrong (or worth knowing) in a configuration. `key` is the dotted path; `code` is stable.
+
+    `patch`: the mend as a merge patch (RFC 7396: null removes), None when it needs a decision. `line`: of the file, as
+    far as the rule knows it (0: it does not, the key's own).
+    """
 
     code: str
     severity: Severity
@@ -43,6 +51,8 @@ class Finding:
     message: str
     why: str
     fix: str
+    patch: Mapping[str, Any] | None = None
+    line: int = 0
 
 
 @record
@@ -57,13 +67,59 @@ class Breach:
     fix: str
     severity: Severity | None = None
     why: str = ""
+    patch: Mapping[str, Any] | None = None
+    line: int = 0
+
+
+class SyntaxKind(StrEnum):
+    """What the text of a file shows that its parsed content no longer does."""
+
+    DUPLICATE_KEY = "duplicate key"
+    MISSING_COMMA = "missing comma"
+    COMMENT = "comment"
+    TRAILING_COMMA = "trailing comma"
+    UNQUOTED = "unquoted string"
+    OTHER = "not strict JSON"
+    BYTE_ORDER_MARK = "byte order mark"
+    NOT_A_NUMBER = "NaN or Infinity"
+
+
+@record
+class SyntaxFact:
+    """One such thing: `key` is the dotted path it concerns ("" none), `detail` goes into the message."""
+
+    kind: SyntaxKind
+    line: int
+    column: int
+    key: str = ""
+    detail: str = ""
+
+
+@record
+class ModelFacts:
+    """What of a model's own config.json bears on a DeepSpeed configuration; 0 where it does not say.
+
+    `inner_hidden_size`: that of `text_config`, where composite models keep it.
+    """
+
+    hidden_size: int = 0
+    inner_hidden_size: int = 0
+    num_heads: int = 0
+    num_kv_heads: int = 0
+    num_experts: int = 0
 
 
 @record
 class ConfigContext:
-    """What is known beside the file. `world_size` 0: unknown. `tensor_parallel_size` is that of an mpu or topology
-    (the `tensor_parallel` block is read from the file itself). `client_optimizer`: whether the script
-    passes an optimizer of its own; None: unknown."""
+    """What is known beside the file.
+
+    `world_size` 0: unknown. `tensor_parallel_size` is that of an mpu or topology (the `tensor_parallel` block is read
+    from the file itself). `consumer_stated`, `version_stated`: told, not guessed. `client_optimizer`: whether the
+    script passes an optimizer of its own, None: unknown; `client_optimizer_name`: its class. `native_moe`: whether the
+    model has DeepSpeed's own MoE layers. `gpu_memory_bytes` 0: unknown. `trainer_args`, `accelerate`: what the
+    Trainer's arguments and accelerate's file say; `from_accelerate`: the configuration was made from that file's own
+    block, there is no DeepSpeed file.
+    """
 
     world_size: int = 0
     tensor_parallel_size: int = 1
@@ -73,6 +129,16 @@ class ConfigContext:
     deepspeed_version: str = "0.19.8"
     device: DeviceKind | None = None
     client_optimizer: bool | None = None
+    client_optimizer_name: str = ""
+    consumer_stated: bool = False
+    version_stated: bool = False
+    native_moe: bool | None = None
+    model: ModelFacts | None = None
+    gpu_memory_bytes: int = 0
+    gpu_has_bf16: bool | None = None
+    trainer_args: Mapping[str, Any] | None = None
+    accelerate: Mapping[str, Any] | None = None
+    from_accelerate: bool = False
 
 
 @record
@@ -81,6 +147,12 @@ class ConfigView:
 
     config: Mapping[str, Any]
     context: ConfigContext
+    syntax: tuple[SyntaxFact, ...] = ()
+
+    @property
+    def resolves_auto(self) -> bool:
+        """Whether somebody replaces `auto` before DeepSpeed reads the file."""
+        return self.context.consumer is Consumer.HUGGINGFACE
 
     def block(self, path: str) -> Mapping[str, Any]:
         """The mapping at a dotted path; empty when there is none or it is no mapping. "" is the whole file."""
@@ -123,6 +195,11 @@ class ConfigView:
         if isinstance(stage, str) and stage.isdecimal() and len(stage) == 1:
             return int(stage)
         return int(stage) if isinstance(stage, (int, float)) and stage in (0, 1, 2, 3) else 0
+
+    @property
+    def stage_is_open(self) -> bool:
+        """Whether another program fills in the stage, so that nothing can be said about it here."""
+        return self.resolves_auto and self.get("zero_optimization.stage") == AUTO
 
     @property
     def offload_optimizer(self) -> str:

@@ -7,15 +7,17 @@ from typing import Any
 
 from planner.rules.config_context import ConfigView
 from planner.rules.keys import Key
-from planner.rules.known_keys import KnownBlock, known_keys
+from planner.rules.known_keys import KnownBlock, keys_of_release, parse_release
 from planner.spec._record import record
 
 
 @record
 class Entry:
-    """One key as written: `path` as in the file, `known` its description (None: unknown to this version)."""
+    """One key as written: `path` as in the file, `parts` the same unjoined, `known` its description (None: unknown to
+    this version)."""
 
     path: str
+    parts: tuple[str, ...]
     name: str
     value: Any
     block: KnownBlock
@@ -29,19 +31,19 @@ class Entry:
 
 def entries(view: ConfigView) -> Iterator[Entry]:
     """Every key in file order, blocks before what they hold; inside a block that nobody knows nothing is looked at."""
-    blocks = known_keys(view.context.deepspeed_version)
+    blocks = keys_of_release(parse_release(view.context.deepspeed_version))
 
-    def walk(mapping: Mapping[str, Any], *, written: str, canonical: str) -> Iterator[Entry]:
+    def walk(mapping: Mapping[str, Any], *, written: tuple[str, ...], canonical: str) -> Iterator[Entry]:
         block = blocks[canonical]
         for name, value in mapping.items():
-            path = f"{written}.{name}" if written else str(name)
+            parts = (*written, str(name))
             key = block.keys.get(name)
-            yield Entry(path=path, name=str(name), value=value, block=block, known=key)
+            yield Entry(path=".".join(parts), parts=parts, name=str(name), value=value, block=block, known=key)
             inner = f"{canonical}.{key.name}" if key and canonical else (key.name if key else "")
             if inner in blocks and inner and isinstance(value, Mapping):
-                yield from walk(value, written=path, canonical=inner)
+                yield from walk(value, written=parts, canonical=inner)
 
-    yield from walk(view.config, written="", canonical="")
+    yield from walk(view.config, written=(), canonical="")
 
 
 def shown(value: Any) -> str:

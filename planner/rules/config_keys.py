@@ -6,89 +6,146 @@ Owns names. Leaves single values to `config_values` and what keys mean together 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from planner.errors import near_matches
 from planner.rules.config_context import AUTO, Breach, ConfigView, Consumer, Severity
 from planner.rules.config_entries import Entry, entries, shown
 from planner.rules.keys import Kind
-from planner.rules.known_keys import DRIFTING_DEFAULTS, KnownBlock, key_history, known_keys, parse_version
+from planner.rules.known_keys import (
+    DRIFTING_DEFAULTS,
+    DriftingDefault,
+    KeyHistory,
+    description_of,
+    dotted,
+    key_history,
+    parse_release,
+)
+from planner.rules.meant_keys import Meaning, meaning_of
+from planner.rules.patches import drop, merged, put
 from planner.rules.rule import Rule
 
-
-def _place_of(name: str, blocks: Mapping[str, KnownBlock]) -> str:
-    """Where else a key of this name is known; "" nowhere."""
-    for path, block in blocks.items():
-        if name in block.keys and name not in ("enabled", "type", "params"):
-            return f"{path}.{name}" if path else name
-    return ""
+_MOST_UNKNOWN = 40  # near matches are looked for; a file with more unknown keys is no DeepSpeed configuration
 
 
-def _meant(entry: Entry, view: ConfigView) -> str:
-    near = near_matches(entry.name, entry.block.keys)
-    if near:
-        return f"write {near[0]!r}" + (f" (or {near[1]!r})" if len(near) > 1 else "")
-    place = _place_of(entry.name, known_keys(view.context.deepspeed_version))
-    return f"move it to {place}" if place else "remove it"
+def _unknown(view: ConfigView) -> list[Entry]:
+    return [
+        entry
+        for entry in entries(view)
+        if entry.known is None
+        and not entry.block.open
+        and key_history(entry.canonical_path) is None
+        and entry.name == entry.name.strip()
+    ]
 
 
-def _unknown(view: ConfigView) -> Iterator[Entry]:
-    for entry in entries(view):
-        if entry.known is None and not entry.block.open and key_history(entry.canonical_path) is None:
-            yield entry
+def _mend(entry: Entry, meaning: Meaning | None, view: ConfigView) -> dict[str, Any] | None:
+    """Write the key where and how it was meant, remove it where nothing reads it; None: that is for people."""
+    if meaning is None:
+        return drop(entry.parts)
+    if not meaning.certain or view.has(meaning.path):
+        return None
+    return merged(drop(entry.parts), put(meaning.path, entry.value))
 
 
 def _unknown_refused(view: ConfigView) -> Iterable[Breach]:
-    for entry in _unknown(view):
-        if entry.block.strict:
-            yield Breach(
-                key=entry.path,
-                message=f"DeepSpeed knows no key {entry.name!r} in {entry.block.path}",
-                fix=_meant(entry, view),
-                severity=Severity.WARNING if entry.value == AUTO else None,  # dropped before the block is read
-            )
+    unknown = [entry for entry in _unknown(view) if entry.block.strict]
+    for entry in unknown[:_MOST_UNKNOWN]:
+        meaning = meaning_of(entry, view)
+        described = description_of(entry.canonical_path)
+        yield Breach(
+            key=entry.path,
+            message=f"DeepSpeed knows no key {shown(entry.name)} in {entry.block.path}",
+            fix=meaning.advice if meaning else "remove it",
+            severity=Severity.WARNING if entry.value == AUTO else None,  # dropped before the block is read
+            why=described.removed_why if described else "",
+            patch=_mend(entry, meaning, view),
+        )
+    yield from _too_many(unknown)
 
 
 def _unknown_ignored(view: ConfigView) -> Iterable[Breach]:
-    for entry in _unknown(view):
-        if not entry.block.strict:
-            is_remark = entry.name.startswith(("_", "#", "//")) or "comment" in entry.name.lower()
-            yield Breach(
-                key=entry.path,
-                message=f"{entry.name!r} is no key of DeepSpeed: nothing reads it",
-                fix="leave it as a remark" if is_remark else _meant(entry, view),
-                severity=Severity.INFO if is_remark else None,
-            )
+    unknown = [entry for entry in _unknown(view) if not entry.block.strict]
+    for entry in unknown[:_MOST_UNKNOWN]:
+        is_remark = entry.name.startswith(("_", "#", "//", "$")) or "comment" in entry.name.lower()
+        meaning = None if is_remark else meaning_of(entry, view)
+        yield Breach(
+            key=entry.path,
+            message=f"{shown(entry.name)} is no key of DeepSpeed: nothing reads it",
+            fix="leave it as a remark" if is_remark else (meaning.advice if meaning else "remove it"),
+            severity=Severity.INFO if is_remark else None,
+            patch=None if is_remark else _mend(entry, meaning, view),
+        )
+    yield from _too_many(unknown)
+
+
+def _too_many(unknown: list[Entry]) -> Iterator[Breach]:
+    left = len(unknown) - _MOST_UNKNOWN
+    if left > 0:
+        yield Breach(
+            key=unknown[_MOST_UNKNOWN].path,
+            message=f"and {left} more keys that DeepSpeed does not know",
+            fix="see that this is a DeepSpeed configuration",
+        )
+
+
+def _blank_in_name(view: ConfigView) -> Iterable[Breach]:
+    def walk(mapping: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[Breach]:
+        for name, value in mapping.items():
+            parts = (*path, str(name))
+            if str(name) != str(name).strip():
+                mended = (*path, str(name).strip())
+                yield Breach(
+                    key=".".join(parts),
+                    message=f"the key {shown(name)} has a blank at its end or start: it names nothing",
+                    fix=f"write {shown(str(name).strip())}",
+                    patch=None if name.strip() in mapping else merged(drop(parts), put(mended, value)),
+                )
+            if isinstance(value, Mapping):
+                yield from walk(value, parts)
+
+    yield from walk(view.config, ())
+
+
+def _history(entry: Entry) -> KeyHistory | None:
+    """When other releases took a key that this one does not know; None for a known key, or one that never was."""
+    return key_history(entry.canonical_path) if entry.known is None else None
 
 
 def _removed(view: ConfigView) -> Iterable[Breach]:
-    version = parse_version(view.context.deepspeed_version)
+    version = parse_release(view.context.deepspeed_version)
     for entry in entries(view):
-        past = key_history(entry.canonical_path)
-        if entry.known is None and past is not None and past.removed is not None and version >= past.removed:
-            yield Breach(
-                key=entry.path,
-                message=f"DeepSpeed {_dotted(past.removed)} and newer refuse the key {entry.name!r}, even when it is "
-                f"false or empty: {past.removed_why}",
-                fix="remove it",
+        past = _history(entry)
+        if past is None or past.removed is None or version < past.removed:
+            continue
+        rejects = entry.block.strict or entry.block.path == ""
+        yield Breach(
+            key=entry.path,
+            message=f"DeepSpeed {dotted(past.removed)} and newer "
+            + (
+                f"refuse the key {entry.name!r}, even when it is false or empty"
+                if rejects
+                else f"no longer take {entry.name!r} and ignore it"
             )
+            + f": {past.key.removed_why}",
+            fix="remove it",
+            severity=None if rejects else Severity.WARNING,
+            patch=drop(entry.parts),
+        )
 
 
 def _not_yet(view: ConfigView) -> Iterable[Breach]:
-    version = parse_version(view.context.deepspeed_version)
+    version = parse_release(view.context.deepspeed_version)
     for entry in entries(view):
-        future = key_history(entry.canonical_path)
-        if entry.known is None and future is not None and version < future.since:
-            yield Breach(
-                key=entry.path,
-                message=f"{entry.name!r} exists since DeepSpeed {_dotted(future.since)}, this is "
-                f"{view.context.deepspeed_version}",
-                fix="install a newer DeepSpeed or remove the key",
-                severity=None if entry.block.strict else Severity.WARNING,
-            )
-
-
-def _dotted(version: tuple[int, int, int]) -> str:
-    return ".".join(str(part) for part in version)
+        future = _history(entry)
+        if future is None or future.since is None or version >= future.since:
+            continue
+        yield Breach(
+            key=entry.path,
+            message=f"{entry.name!r} exists since DeepSpeed {dotted(future.since)}; "
+            f"{view.context.deepspeed_version} {'refuses' if entry.block.strict else 'ignores'} it",
+            fix=f"install DeepSpeed {dotted(future.since)} or newer, or remove the key",
+            severity=None if entry.block.strict else Severity.WARNING,
+        )
 
 
 def _deprecated(view: ConfigView) -> Iterable[Breach]:
@@ -97,14 +154,27 @@ def _deprecated(view: ConfigView) -> Iterable[Breach]:
             continue
         replacement = f"{entry.block.path}.{entry.known.replaced_by}"
         both = view.has(replacement) and entry.name != "cpu_offload_use_pin_memory"
+        device = '{"device": "cpu"}' if entry.name in ("cpu_offload", "cpu_offload_param") else ""
+        equals = f": {entry.name} {shown(entry.value)} is {entry.known.replaced_by} {device}" if device else ""
         yield Breach(
             key=entry.path,
             message=f"{entry.name!r} and its replacement {entry.known.replaced_by!r} are both set: DeepSpeed refuses it"
             if both
-            else f"{entry.name!r} is deprecated",
+            else f"{entry.name!r} is deprecated" + (equals if entry.value is True else ""),
             fix=f"use {replacement}" + (" only" if both else ""),
             severity=Severity.ERROR if both else None,
+            patch=_modern(entry, replacement, both=both),
         )
+
+
+def _modern(entry: Entry, replacement: str, *, both: bool) -> dict[str, Any] | None:
+    if both or entry.value in (False, None):
+        return drop(entry.parts)
+    if entry.name in ("cpu_offload", "cpu_offload_param"):
+        return merged(drop(entry.parts), put(replacement, {"device": "cpu"})) if entry.value is True else None
+    if entry.name.startswith("stage3_gather"):
+        return merged(drop(entry.parts), put(replacement, entry.value))
+    return None
 
 
 def _not_mapping(view: ConfigView) -> Iterable[Breach]:
@@ -114,20 +184,32 @@ def _not_mapping(view: ConfigView) -> Iterable[Breach]:
             continue
         if entry.value == AUTO or (entry.value is None and (key.nullable or not entry.block.strict)):
             continue
+        written = _as_mapping(entry)
         hint = '{"device": "cpu"}' if entry.name.startswith("offload") else '{"enabled": true}'
         yield Breach(
             key=entry.path,
             message=f"{entry.name!r} must be a mapping, found {shown(entry.value)}",
             fix=f"write a mapping such as {hint}",
+            patch=put(entry.parts, written) if written else None,
         )
-    if isinstance(view.config.get("zero_optimization"), (str, int, float, list)) and not isinstance(
-        view.config["zero_optimization"], bool
-    ):
+    zero = view.config.get("zero_optimization")
+    if isinstance(zero, (str, int, float, list)) and not isinstance(zero, bool):
+        stage = zero if isinstance(zero, int) and 0 <= zero <= 3 else None
         yield Breach(
             key="zero_optimization",
-            message=f"'zero_optimization' must be a mapping, found {shown(view.config['zero_optimization'])}",
-            fix='write {"stage": 1}',
+            message=f"'zero_optimization' must be a mapping, found {shown(zero)}",
+            fix=f'write {{"stage": {1 if stage is None else stage}}}',
+            patch=None if stage is None else put("zero_optimization", {"stage": stage}),
         )
+
+
+def _as_mapping(entry: Entry) -> dict[str, Any]:
+    """What a scalar in the place of a block plainly means; empty when it does not."""
+    if entry.name.startswith("offload") and entry.value in ("none", "cpu", "nvme"):
+        return {"device": entry.value}
+    if isinstance(entry.value, bool) and entry.name in ("fp16", "bf16", "bfloat16", "flops_profiler", "torch_autocast"):
+        return {"enabled": entry.value}
+    return {}
 
 
 def _zero_boolean(view: ConfigView) -> Iterable[Breach]:
@@ -138,6 +220,7 @@ def _zero_boolean(view: ConfigView) -> Iterable[Breach]:
             key="zero_optimization",
             message=f"the old boolean form means ZeRO stage {stage}",
             fix=f'write {{"stage": {stage}}}',
+            patch=put("zero_optimization", {"stage": stage}),
         )
 
 
@@ -151,16 +234,30 @@ def _drifting(view: ConfigView) -> Iterable[Breach]:
             key=default.path,
             message=f"{default.path!r} is left to its default, which changed: {default.was}",
             fix=f"write {default.path}: {str(default.write).lower()} (or the value you mean)",
+            severity=_weight(default, view),
+            why="the Trainer's max_grad_norm reaches DeepSpeed through the value 'auto' only"
+            if default.path == "gradient_clipping" and view.resolves_auto
+            else "",
+            patch=put(default.path, default.write),
         )
 
 
+def _weight(default: DriftingDefault, view: ConfigView) -> Severity | None:
+    """A part of a file (no batch keys: a script fills them in) may have its clipping filled in as well."""
+    is_part = not view.context.consumer_stated and not any(
+        view.has(key) for key in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    )
+    by_others = default.path == "gradient_clipping" and (view.context.consumer is Consumer.HUGGINGFACE or is_part)
+    return Severity.NOTE if default.quiet or by_others else None
+
+
 def _drift_matters(path: str, view: ConfigView) -> bool:
-    if path == "gradient_clipping":
-        return view.context.consumer is Consumer.DEEPSPEED  # the Trainer passes its own max_grad_norm
     if path.endswith("pin_memory"):
         return view.get(path.replace("pin_memory", "device"), "none") in ("cpu", "nvme")
     if path.endswith("overlap_comm"):
         return view.zero_stage in (1, 2) and view.context.pipeline_parallel_size == 1
+    if path.endswith("check_grad_overflow"):
+        return parse_release(view.context.deepspeed_version) >= (0, 17, 1)
     return True
 
 
@@ -180,17 +277,24 @@ KEY_RULES: tuple[Rule, ...] = (
         check=_unknown_ignored,
     ),
     Rule(
+        name="key-with-blank",
+        severity=Severity.WARNING,
+        summary="names are compared as they are, blanks included",
+        source="DeepSpeed 0.19.8, autotuning/autotuner.py: arg_mappings; DeepSpeed issue 5709",
+        check=_blank_in_name,
+    ),
+    Rule(
         name="key-removed",
         severity=Severity.ERROR,
-        summary="the mere presence of a removed key raises DeepSpeedConfigError",
-        source="DeepSpeed 0.19.7 and 0.19.8, runtime/config.py: _reject_removed_config_keys",
+        summary="newer releases take the key no longer; of most of them the mere presence raises DeepSpeedConfigError",
+        source="DeepSpeed 0.19.7, 0.19.8, runtime/config.py: _reject_removed_config_keys; 0.14.0 to 0.19.8, compared",
         check=_removed,
     ),
     Rule(
         name="key-too-new",
         severity=Severity.ERROR,
         summary="the key came with a later version of DeepSpeed",
-        source="DeepSpeed 0.19.6 to 0.19.8, compared",
+        source="DeepSpeed 0.14.0 to 0.19.8, compared",
         check=_not_yet,
     ),
     Rule(
@@ -218,7 +322,7 @@ KEY_RULES: tuple[Rule, ...] = (
         name="default-drifted",
         severity=Severity.INFO,
         summary="a default that differs between versions of DeepSpeed: the same file trains differently later",
-        source="DeepSpeed's history of 2026; runtime/constants.py, offload_config.py, precision_config.py",
+        source="DeepSpeed 0.14.0 to 0.19.8, compared; runtime/constants.py, offload_config.py, precision_config.py",
         check=_drifting,
     ),
 )

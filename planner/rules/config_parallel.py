@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from planner.rules.config_context import AUTO, Breach, ConfigView, Severity
+from planner.rules.patches import drop, put
 from planner.rules.rule import Rule
 
 
@@ -16,6 +17,7 @@ def _autotp_sizes(view: ConfigView) -> Iterable[Breach]:
             key="tensor_parallel.tp.tp_size",
             message=f"tp_size {inner} and autotp_size {autotp} disagree",
             fix=f"write tp_size: {autotp}, or remove it",
+            patch=put("tensor_parallel.tp.tp_size", autotp),
         )
 
 
@@ -35,6 +37,7 @@ def _pipeline_unread(view: ConfigView) -> Iterable[Breach]:
                 key=f"pipeline.{key}",
                 message=f"nothing reads pipeline.{key}",
                 fix="give stages, partition and seed_layers to PipelineModule in code",
+                patch=drop(f"pipeline.{key}"),
             )
 
 
@@ -57,11 +60,14 @@ def _checkpointing_inert(view: ConfigView) -> Iterable[Breach]:
                 severity=Severity.ERROR,
                 why="the contiguous buffer is made for partitioned activations of a known number of checkpoints",
             )
-    if view.block(block):
+    asks = [str(name) for name, value in view.block(block).items() if value not in (False, None, 0, AUTO)]
+    if asks:
         yield Breach(
-            key=block,
+            key=f"{block}.{asks[0]}",
             message="the activation_checkpointing block switches nothing on by itself",
             fix="checkpoint in code (deepspeed.checkpointing.configure, or the Trainer's gradient_checkpointing)",
+            severity=Severity.WARNING if view.resolves_auto else None,
+            patch=drop(block) if view.resolves_auto else None,
         )
 
 
@@ -78,6 +84,7 @@ def _unmanaged_accumulation(view: ConfigView) -> Iterable[Breach]:
                 key="managed_gradient_accumulation",
                 message=f"managed_gradient_accumulation false with {what}",
                 fix="write true, or remove it",
+                patch=drop("managed_gradient_accumulation"),
             )
 
 
@@ -97,6 +104,65 @@ def _compile_conflicts(view: ConfigView) -> Iterable[Breach]:
             key="compile.offload_opt_states",
             message="compile.offload_opt_states beside another offload of states or parameters",
             fix="keep one of them",
+        )
+    if view.flag("compile.offload_activation") and (
+        view.flag("compile.offload_opt_states") or view.flag("compile.offload_parameters")
+    ):
+        yield Breach(
+            key="compile.offload_activation",
+            message="compile.offload_activation beside another offload of DeepCompile",
+            fix="keep one of them",
+        )
+
+
+def _compile_unsupported(view: ConfigView) -> Iterable[Breach]:
+    if not view.flag("compile.deepcompile") or view.stage_is_open:
+        return
+    if view.zero_stage == 0:
+        yield Breach(
+            key="compile.deepcompile",
+            message="DeepCompile works with ZeRO only: at stage 0 the torch compiler runs instead",
+            fix="write stage 1, 2 or 3, or remove it",
+        )
+    elif view.zero_stage == 3 and view.offload_param != "none" and view.offload_optimizer != "none":
+        yield Breach(
+            key="compile.deepcompile",
+            message="with parameters and optimizer offloaded, DeepCompile offloads parameters itself "
+            "(compile.offload_parameters)",
+            fix="write compile.offload_parameters: true, to say so",
+            severity=Severity.INFO,
+        )
+
+
+def _vocab_parallel_loss(view: ConfigView) -> Iterable[Breach]:
+    backend = view.get("tensor_parallel.vocab_parallel_ce_backend")
+    if backend == "liger" and not view.flag("tensor_parallel.vocab_parallel_lm_head"):
+        yield Breach(
+            key="tensor_parallel.vocab_parallel_ce_backend",
+            message="the Liger loss without a vocabulary-parallel head",
+            fix="write vocab_parallel_lm_head: true, or backend torch",
+            patch=put("tensor_parallel.vocab_parallel_lm_head", True),
+        )
+
+
+def _autotp_heads(view: ConfigView) -> Iterable[Breach]:
+    size = int(view.number("tensor_parallel.autotp_size"))
+    model = view.context.model
+    if model is None or size <= 1:
+        return
+    if model.num_heads and model.num_heads % size:
+        yield Breach(
+            key="tensor_parallel.autotp_size",
+            message=f"{model.num_heads} attention heads on {size} tensor-parallel ranks: some get more than others",
+            fix="write a size that divides the number of heads",
+            severity=Severity.WARNING,
+        )
+    elif 0 < model.num_kv_heads < size:
+        yield Breach(
+            key="tensor_parallel.autotp_size",
+            message=f"{size} tensor-parallel ranks and {model.num_kv_heads} key-value heads: ranks are unbalanced",
+            fix=f"write autotp_size: {model.num_kv_heads} or less",
+            severity=Severity.INFO,
         )
 
 
@@ -136,6 +202,27 @@ PARALLEL_CONFIG_RULES: tuple[Rule, ...] = (
         summary="accumulation left to the caller does not go with it",
         source="DeepSpeed 0.19.8, runtime/engine.py: _do_sanity_check",
         check=_unmanaged_accumulation,
+    ),
+    Rule(
+        name="autotp-heads",
+        severity=Severity.WARNING,
+        summary="attention is split by heads",
+        source="DeepSpeed 0.19.8, runtime/engine.py: _configure_tensor_parallel_states; module_inject/tp_shard.py",
+        check=_autotp_heads,
+    ),
+    Rule(
+        name="autotp-vocab-parallel-loss",
+        severity=Severity.ERROR,
+        summary="the fused Liger loss works on a head that is split by vocabulary",
+        source="DeepSpeed 0.19.8, runtime/tensor_parallel/config.py",
+        check=_vocab_parallel_loss,
+    ),
+    Rule(
+        name="compile-stage",
+        severity=Severity.WARNING,
+        summary="for a stage that it has no passes for, DeepCompile logs a line and steps back",
+        source="DeepSpeed 0.19.8, runtime/engine.py: get_deepcompile_schedule and compile",
+        check=_compile_unsupported,
     ),
     Rule(
         name="compile-conflict",

@@ -6,12 +6,15 @@ Owns single values: `auto`, quotes, kinds and bounds. Leaves names to `config_ke
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 
-from planner.rules.config_context import AUTO, Breach, ConfigView, Consumer, Severity
+from planner.rules.config_context import AUTO, Breach, ConfigView, Severity
 from planner.rules.config_entries import entries, shown
 from planner.rules.keys import Key, Kind
+from planner.rules.known_keys import parse_release
+from planner.rules.patches import drop, put
 from planner.rules.rule import Rule
 
 # What transformers' HfTrainerDeepSpeedConfig and accelerate's DeepSpeedPlugin replace before DeepSpeed reads the file
@@ -40,7 +43,15 @@ RESOLVED_BY_HUGGINGFACE = frozenset(
     }
 )
 
-_BOOLEAN_WORDS = frozenset({"true", "false", "1", "0", "yes", "no", "on", "off", "t", "f", "y", "n"})
+_TRUE_WORDS = frozenset({"true", "1", "yes", "on", "t", "y"})
+_BOOLEAN_WORDS = _TRUE_WORDS | {"false", "0", "no", "off", "f", "n"}
+_FIRST_TO_REFUSE_FRACTIONS = (0, 15, 0)  # pydantic 2; pydantic 1 dropped them
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,4})?")
+_LONGEST_NUMBER = 40
+_LONGEST_LIST = 16
+_SLOT = re.compile(r"(\$\{?\w+\}?|\{\{.*\}\}|\{\w+\}|<[\w ./-]+>|%\(?\w+\)?[%s]|@@?\{?\w+\}?@?),?", re.DOTALL)
+_SHOUTED = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+,?")
+_LONGEST_PLACEHOLDER = 100
 # Dropped without a word, these leave another training run than the one written: no ZeRO, fp32.
 _AUTO_CHANGES_THE_RUN = frozenset({"zero_optimization.stage", "fp16.enabled", "bf16.enabled", "bfloat16.enabled"})
 _LARGEST = 2**63  # sys.maxsize is a value in use (stage3_model_persistence_threshold)
@@ -56,7 +67,7 @@ _TAKES_AUTO = frozenset(
 
 
 def _auto(view: ConfigView) -> Iterable[Breach]:
-    resolves = view.context.consumer is Consumer.HUGGINGFACE
+    resolves = view.resolves_auto
     tuned = view.flag("autotuning.enabled")
     for entry in entries(view):
         path, strict = entry.path, entry.block.strict
@@ -66,29 +77,91 @@ def _auto(view: ConfigView) -> Iterable[Breach]:
             continue
         if entry.known is None and not entry.block.open:
             continue  # `config_keys` has said all there is to say
-        who = "only Hugging Face resolves it" if path in RESOLVED_BY_HUGGINGFACE else "nobody resolves it here"
+        dropped = strict and path not in _AUTO_CHANGES_THE_RUN and not resolves
         yield Breach(
             key=path,
-            message=f"'auto' is a placeholder: {who}; DeepSpeed "
-            + ("drops the key without a word and uses its default" if strict else "takes it for the value and fails"),
-            fix="write the value",
-            severity=Severity.WARNING if strict and path not in _AUTO_CHANGES_THE_RUN else None,
+            message=f"'auto' is a Hugging Face placeholder: {_who_resolves(view, path=path, strict=strict)}",
+            fix="write the value" if dropped else _auto_mend(path),
+            severity=Severity.WARNING if dropped else None,
+            patch=drop(entry.parts) if dropped else None,
         )
 
 
+def _who_resolves(view: ConfigView, *, path: str, strict: bool) -> str:
+    if view.resolves_auto:
+        return "neither the Trainer nor accelerate fills this key, and accelerate then refuses the file"
+    who = "only Hugging Face resolves it" if path in RESOLVED_BY_HUGGINGFACE else "nobody resolves it here"
+    if strict:
+        return f"{who}; DeepSpeed drops the key without a word and uses its default"
+    return f"{who}; DeepSpeed takes it for the value and fails"
+
+
+def _auto_mend(path: str) -> str:
+    if path in RESOLVED_BY_HUGGINGFACE:
+        return "write the value (or say --consumer huggingface, if the Trainer or accelerate reads this file)"
+    return "write the value"
+
+
 def _wrong_kind(view: ConfigView) -> Iterable[Breach]:
+    truncates = parse_release(view.context.deepspeed_version) < _FIRST_TO_REFUSE_FRACTIONS
     for entry in entries(view):
-        if entry.known is None or entry.value == AUTO:
+        if entry.known is None or entry.value == AUTO or is_placeholder(entry.value, entry.known):
             continue
         problem = _problem(entry.known, entry.value, strict=entry.block.strict)
         if problem:
             is_number = entry.known.kind in (Kind.INTEGER, Kind.NUMBER) and not entry.known.refuses_boolean
             as_one = isinstance(entry.value, bool) and is_number and entry.block.strict
+            cut = truncates and entry.block.strict and isinstance(entry.value, float) and math.isfinite(entry.value)
+            note = ", which is read as a number" if as_one else (", of which the fraction is dropped" if cut else "")
+            plain = _as_number(entry.known, entry.value)
             yield Breach(
                 key=entry.path,
-                message=f"{entry.name!r} {problem}" + (", which is read as a number" if as_one else ""),
-                fix=_wanted(entry.known),
-                severity=Severity.WARNING if as_one else None,
+                message=f"{entry.name!r} {problem}{note}",
+                fix=f"write {plain}" if plain is not None else _wanted(entry.known),
+                severity=Severity.WARNING if as_one or cut else None,
+                patch=put(entry.parts, plain) if plain is not None else None,
+            )
+
+
+def _as_number(key: Key, value: Any) -> int | float | None:
+    """The number that a quoted number, or an integer with a fraction, plainly means; None when it is out of bounds."""
+    if key.kind not in (Kind.INTEGER, Kind.NUMBER) or isinstance(value, bool):
+        return None
+    number = plain_number(value) if isinstance(value, str) else value
+    if not isinstance(number, (int, float)) or not abs(number) < _LARGEST:
+        return None
+    number = int(number) if key.kind is Kind.INTEGER else number
+    return None if _bound_problem(key, number) else number
+
+
+def plain_number(text: str) -> int | float | None:
+    """The finite number that a string spells, as JSON would; None for any other string."""
+    if len(text) > _LONGEST_NUMBER or not _NUMBER.fullmatch(text.strip()):
+        return None
+    value = float(text)
+    if not math.isfinite(value):
+        return None
+    return int(value) if value == int(value) and abs(value) < 1e15 and "." not in text else value
+
+
+def is_placeholder(value: Any, key: Key | None) -> bool:
+    """Whether a value is a slot of a template that nobody filled: `${SIZE}`, `{{size}}`, `<size>`, `CONFIG_SIZE`."""
+    if not isinstance(value, str) or len(value) > _LONGEST_PLACEHOLDER:
+        return False
+    if _SLOT.fullmatch(value.strip()):
+        return True
+    takes_words = key is None or key.kind in (Kind.TEXT, Kind.ANY)
+    return not takes_words and bool(_SHOUTED.fullmatch(value.strip()))
+
+
+def _placeholder(view: ConfigView) -> Iterable[Breach]:
+    for entry in entries(view):
+        if is_placeholder(entry.value, entry.known):
+            word = entry.value.strip().rstrip(",")
+            yield Breach(
+                key=entry.path,
+                message=f"{shown(word)} is a template's placeholder that nobody has filled in",
+                fix=f"fill in the template: {_wanted(entry.known) if entry.known else 'write the value'}",
             )
 
 
@@ -168,25 +241,58 @@ def _quoted_boolean(view: ConfigView) -> Iterable[Breach]:
         if entry.known is None or entry.known.kind is not Kind.BOOLEAN or not isinstance(entry.value, str):
             continue
         if entry.value.lower() in _BOOLEAN_WORDS:
+            is_true = entry.value.lower() in _TRUE_WORDS
             yield Breach(
                 key=entry.path,
                 message=f"{entry.value!r} is a string, not a boolean: "
-                + ("older DeepSpeed takes any string for true" if entry.block.strict else "any string counts as true"),
-                fix="write it without quotes",
+                + (
+                    f"this DeepSpeed reads it as {str(is_true).lower()}, older releases take any string for true"
+                    if entry.block.strict
+                    else "any string counts as true"
+                ),
+                fix=f"write {str(is_true).lower()}, without quotes",
+                patch=put(entry.parts, is_true),
+            )
+
+
+def _quoted_number(view: ConfigView) -> Iterable[Breach]:
+    for entry in entries(view):
+        key = entry.known
+        if key is None or key.kind not in (Kind.INTEGER, Kind.NUMBER) or not isinstance(entry.value, str):
+            continue
+        number = plain_number(entry.value)
+        if number is not None and not _problem(key, entry.value, strict=entry.block.strict):
+            yield Breach(
+                key=entry.path,
+                message=f"{entry.value!r} is a string; DeepSpeed reads it as a number, other programs may not",
+                fix=f"write {number}, without quotes",
+                patch=put(entry.parts, number),
             )
 
 
 def _quoted_parameter(view: ConfigView) -> Iterable[Breach]:
-    if view.context.client_optimizer:
-        return
-    for name in ("lr", "eps", "weight_decay", "momentum"):
-        value = view.get(f"optimizer.params.{name}")
-        if isinstance(value, str) and value != AUTO:
-            yield Breach(
-                key=f"optimizer.params.{name}",
-                message=f"{name!r} is the string {value!r}, which the optimizer cannot compute with",
-                fix="write the number without quotes",
-            )
+    for block in ("optimizer.params", "scheduler.params"):
+        for name, value in view.block(block).items():
+            parts = (*block.split("."), str(name))
+            number = plain_number(value) if isinstance(value, str) else _plain_list(value)
+            if number is not None:
+                yield Breach(
+                    key=".".join(parts),
+                    message=f"{name!r} is {shown(value)}, a string, which nothing can compute with",
+                    fix=f"write {number}, without quotes",
+                    patch=put(parts, number),
+                )
+
+
+def _plain_list(value: Any) -> list[int | float] | None:
+    """The numbers of a short list in which some are quoted; None for any other value."""
+    if not isinstance(value, list) or not 0 < len(value) <= _LONGEST_LIST:
+        return None
+    if not any(isinstance(item, str) for item in value):
+        return None
+    numbers = [plain_number(item) if isinstance(item, str) else item for item in value]
+    good = [item for item in numbers if isinstance(item, (int, float)) and not isinstance(item, bool)]
+    return good if len(good) == len(value) else None
 
 
 VALUE_RULES: tuple[Rule, ...] = (
@@ -205,6 +311,20 @@ VALUE_RULES: tuple[Rule, ...] = (
         check=_wrong_kind,
     ),
     Rule(
+        name="value-placeholder",
+        severity=Severity.ERROR,
+        summary="a template's slot is text like any other to whoever reads the file",
+        source="Megatron-DeepSpeed's templates, filled in by sed",
+        check=_placeholder,
+    ),
+    Rule(
+        name="value-quoted-number",
+        severity=Severity.INFO,
+        summary="pydantic reads a quoted whole number as the number; accelerate and scripts compare it as text",
+        source="DeepSpeed 0.19.8, pydantic's lax mode (seen)",
+        check=_quoted_number,
+    ),
+    Rule(
         name="value-quoted-boolean",
         severity=Severity.WARNING,
         summary="a boolean in quotes is a string, and whether it counts as true depends on who reads it",
@@ -214,8 +334,8 @@ VALUE_RULES: tuple[Rule, ...] = (
     Rule(
         name="optimizer-parameter-quoted",
         severity=Severity.ERROR,
-        summary="optimizer parameters are passed to the optimizer as they are",
-        source="DeepSpeed 0.19.8, runtime/engine.py: _configure_basic_optimizer",
+        summary="parameters of optimizer and scheduler are passed on as they are",
+        source="DeepSpeed 0.19.8, runtime/engine.py: _configure_basic_optimizer, _scheduler_from_config",
         check=_quoted_parameter,
     ),
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from planner.rules.config_context import Breach, ConfigView, Severity
+from planner.rules.config_context import AUTO, Breach, ConfigView, Severity
+from planner.rules.patches import drop, put
 from planner.rules.rule import Rule
 
 _ZERO = "zero_optimization"
@@ -17,28 +18,31 @@ def zero_with_pipeline(view: ConfigView) -> Iterable[Breach]:
             key=f"{_ZERO}.stage",
             message=f"ZeRO stage {view.zero_stage} with {view.context.pipeline_parallel_size} pipeline stages",
             fix="write stage 1 (or 0), or run without a pipeline",
+            patch=put(f"{_ZERO}.stage", 1),
         )
 
 
 def offload_param_below_zero_3(view: ConfigView) -> Iterable[Breach]:
     """offload_param below stage 3 is ignored."""
-    if view.offload_param != "none" and view.zero_stage < 3:
+    if view.offload_param != "none" and view.zero_stage < 3 and not view.stage_is_open:
         yield Breach(
             key=f"{_ZERO}.offload_param",
             message=f"offload_param does nothing at stage {view.zero_stage}",
             fix="write stage 3, or remove offload_param",
             severity=Severity.WARNING,
+            patch=drop(f"{_ZERO}.offload_param"),
         )
 
 
 def offload_optimizer_at_zero_0(view: ConfigView) -> Iterable[Breach]:
     """offload_optimizer at stage 0 is no offload."""
-    if view.offload_optimizer != "none" and view.zero_stage == 0:
+    if view.offload_optimizer != "none" and view.zero_stage == 0 and not view.stage_is_open:
         yield Breach(
             key=f"{_ZERO}.offload_optimizer",
             message="offload_optimizer offloads nothing at stage 0",
             fix="write stage 1, 2 or 3, or remove offload_optimizer",
             severity=Severity.WARNING,
+            patch=drop(f"{_ZERO}.offload_optimizer"),
         )
 
 
@@ -50,6 +54,7 @@ def nvme_below_zero_3(view: ConfigView) -> Iterable[Breach]:
             message=f"at stage {view.zero_stage} NVMe is treated as host memory",
             fix='write device "cpu", or stage 3',
             severity=Severity.WARNING,
+            patch=put(f"{_ZERO}.offload_optimizer.device", "cpu"),
         )
 
 
@@ -65,23 +70,26 @@ def _nvme_without_path(view: ConfigView) -> Iterable[Breach]:
 
 def _partial_offload(view: ConfigView) -> Iterable[Breach]:
     ratio = view.number(f"{_ZERO}.offload_optimizer.ratio", 1.0)
-    if ratio < 1 and view.zero_stage != 3:
+    if ratio < 1 and view.zero_stage != 3 and not view.stage_is_open:
         yield Breach(
             key=f"{_ZERO}.offload_optimizer.ratio",
             message=f"ratio {ratio:g} at stage {view.zero_stage}",
             fix="write stage 3, or ratio 1.0",
+            patch=put(f"{_ZERO}.offload_optimizer.ratio", 1.0),
         )
     elif ratio < 1 and view.flag("optimizer.params.torch_adam"):
         yield Breach(
             key=f"{_ZERO}.offload_optimizer.ratio",
             message=f"ratio {ratio:g} with torch_adam",
             fix="remove torch_adam: partial offload needs DeepSpeed's own CPU Adam",
+            patch=drop("optimizer.params.torch_adam"),
         )
 
 
 def _legacy_stage_1(view: ConfigView) -> Iterable[Breach]:
     if view.flag(f"{_ZERO}.legacy_stage1") and view.zero_stage > 0:
-        yield Breach(key=f"{_ZERO}.legacy_stage1", message="legacy_stage1 raises", fix="remove it")
+        key = f"{_ZERO}.legacy_stage1"
+        yield Breach(key=key, message="legacy_stage1 raises", fix="remove it", patch=drop(key))
 
 
 def _gradient_scaling(view: ConfigView) -> Iterable[Breach]:
@@ -94,12 +102,14 @@ def _gradient_scaling(view: ConfigView) -> Iterable[Breach]:
             key="prescale_gradients",
             message=f"prescale_gradients with reduce_scatter at stage {view.zero_stage}",
             fix=f"write prescale_gradients: false, or {_ZERO}.reduce_scatter: false",
+            patch=put("prescale_gradients", False),
         )
     if view.number("gradient_predivide_factor", 1.0) != 1.0:
         yield Breach(
             key="gradient_predivide_factor",
             message=f"gradient_predivide_factor with reduce_scatter at stage {view.zero_stage}",
             fix=f"write gradient_predivide_factor: 1.0, or {_ZERO}.reduce_scatter: false",
+            patch=put("gradient_predivide_factor", 1.0),
         )
 
 
@@ -127,6 +137,7 @@ def _odd_bucket(view: ConfigView) -> Iterable[Breach]:
             key=f"{_ZERO}.allgather_bucket_size",
             message=f"allgather_bucket_size {size:g} is odd",
             fix=f"write {int(size) + 1}",
+            patch=put(f"{_ZERO}.allgather_bucket_size", int(size) + 1),
         )
 
 
@@ -134,48 +145,96 @@ def _grad_norm(view: ConfigView) -> Iterable[Breach]:
     if view.flag(f"{_ZERO}.compute_grad_norm", True):
         return
     key = f"{_ZERO}.compute_grad_norm"
-    if view.zero_stage not in (1, 2):
-        yield Breach(key=key, message=f"compute_grad_norm false at stage {view.zero_stage}", fix="remove it")
-    if view.number("gradient_clipping", 1.0) > 0:
-        yield Breach(
-            key="gradient_clipping",
-            message="compute_grad_norm false with gradient clipping (whose default is 1.0)",
-            fix="write gradient_clipping: 0",
-        )
-    if view.offload_optimizer != "none":
-        yield Breach(key=key, message="compute_grad_norm false with optimizer offload", fix="remove it")
-    if view.block(f"{_ZERO}.zenflow"):
-        yield Breach(key=key, message="compute_grad_norm false with ZenFlow", fix="remove it")
+    for refused, place, what, fix in (
+        (view.zero_stage not in (1, 2), key, f"at stage {view.zero_stage}", "remove it"),
+        (
+            view.number("gradient_clipping", 1.0) > 0,
+            "gradient_clipping",
+            "with gradient clipping (whose default is 1.0)",
+            "write gradient_clipping: 0",
+        ),
+        (view.offload_optimizer != "none", key, "with optimizer offload", "remove it"),
+        (bool(view.block(f"{_ZERO}.zenflow")), key, "with ZenFlow", "remove it"),
+    ):
+        if refused:
+            yield Breach(key=place, message=f"compute_grad_norm false {what}", fix=fix, patch=drop(key))
 
 
 def _zenflow(view: ConfigView) -> Iterable[Breach]:
-    if not view.block(f"{_ZERO}.zenflow"):
+    zenflow = view.block(f"{_ZERO}.zenflow")
+    if not zenflow:
         return
     if view.zero_stage in (1, 2) and view.offload_optimizer != "cpu":
         yield Breach(
             key=f"{_ZERO}.zenflow",
             message=f"ZenFlow at stage {view.zero_stage} without CPU offload of the optimizer",
             fix=f'write {_ZERO}.offload_optimizer: {{"device": "cpu"}}',
+            patch=put(f"{_ZERO}.offload_optimizer.device", "cpu"),
+        )
+    if (
+        view.flag(f"{_ZERO}.zenflow.offload")
+        and view.has(f"{_ZERO}.overlap_comm")
+        and not view.flag(f"{_ZERO}.overlap_comm")
+    ):
+        yield Breach(
+            key=f"{_ZERO}.overlap_comm",
+            message="zenflow.offload without overlap_comm",
+            fix="write overlap_comm: true",
+            patch=put(f"{_ZERO}.overlap_comm", True),
+        )
+    interval = zenflow.get("select_interval", AUTO)
+    if zenflow.get("select_strategy", AUTO) == AUTO and isinstance(interval, int) and not isinstance(interval, bool):
+        yield Breach(
+            key=f"{_ZERO}.zenflow.select_interval",
+            message=f"select_interval {interval} with select_strategy 'auto', which finds its own",
+            fix="write select_strategy: step (or epoch), or remove select_interval",
+            patch=drop(f"{_ZERO}.zenflow.select_interval"),
         )
 
 
+def _zenflow_accumulation(view: ConfigView) -> Iterable[Breach]:
+    if view.block(f"{_ZERO}.zenflow") and view.number("gradient_accumulation_steps", 1) > 1:
+        yield Breach(
+            key="gradient_accumulation_steps",
+            message="ZenFlow sets gradient accumulation by its own update_interval: the value here is overwritten",
+            fix=f"write gradient_accumulation_steps: 1 and {_ZERO}.zenflow.update_interval",
+        )
+
+
+def _super_offload(view: ConfigView) -> Iterable[Breach]:
+    key = f"{_ZERO}.offload_optimizer.super_offload"
+    if view.flag(key) and view.zero_stage != 3 and not view.stage_is_open:
+        yield Breach(
+            key=key,
+            message=f"super_offload at stage {view.zero_stage}",
+            fix="write stage 3, or remove super_offload",
+            patch=drop(key),
+        )
+
+
+_STAGE_3_ONLY = frozenset(
+    {"prefetch_bucket_size", "param_persistence_threshold", "model_persistence_threshold", "max_live_parameters"}
+    | {"max_reuse_distance", "module_granularity_threshold", "use_all_reduce_for_fetch_params", "sub_group_size"}
+    | {"allgather_sequential", "gather_16bit_weights_on_model_save", "memory_efficient_linear", "leaf_module"}
+)
+_PLUS_PLUS = frozenset(
+    {"zero_quantized_weights", "zero_quantized_nontrainable_weights", "zero_quantized_gradients"}
+    | {"zero_hpz_partition_size"}
+)
+
+
 def _below_stage_3(view: ConfigView) -> Iterable[Breach]:
-    if view.zero_stage == 3 or view.get(f"{_ZERO}.stage") == "auto":
+    if view.zero_stage == 3 or view.get(f"{_ZERO}.stage") == AUTO:
         return
-    plus_plus = {
-        "zero_quantized_weights",
-        "zero_quantized_nontrainable_weights",
-        "zero_quantized_gradients",
-        "zero_hpz_partition_size",
-    }
     for name, value in view.block(_ZERO).items():
-        asks = value not in (False, None, "auto") and not (name == "zero_hpz_partition_size" and value == 1)
-        if asks and (str(name).startswith("stage3_") or name in plus_plus or name == "sub_group_size"):
+        asks = value not in (False, None, AUTO) and not (name == "zero_hpz_partition_size" and value == 1)
+        if asks and (str(name).startswith("stage3_") or name in _PLUS_PLUS or name in _STAGE_3_ONLY):
             yield Breach(
                 key=f"{_ZERO}.{name}",
                 message=f"{name!r} has no effect at stage {view.zero_stage}",
                 fix="remove it, or write stage 3",
-                severity=Severity.WARNING if name in plus_plus else None,
+                severity=Severity.WARNING if name in _PLUS_PLUS else None,
+                patch=drop((_ZERO, str(name))),
             )
 
 
@@ -197,6 +256,7 @@ def _quantized_gradients(view: ConfigView) -> Iterable[Breach]:
             key=f"{_ZERO}.reduce_scatter",
             message="zero_quantized_gradients without reduce_scatter",
             fix="write reduce_scatter: true",
+            patch=put(f"{_ZERO}.reduce_scatter", True),
         )
 
 
@@ -207,6 +267,7 @@ def _contiguous_forced(view: ConfigView) -> Iterable[Breach]:
             key=f"{_ZERO}.contiguous_gradients",
             message="contiguous_gradients false is overruled: CPU offload forces it to true",
             fix="write true",
+            patch=put(f"{_ZERO}.contiguous_gradients", True),
         )
 
 
@@ -216,6 +277,7 @@ def _overlap_in_pipeline(view: ConfigView) -> Iterable[Breach]:
             key=f"{_ZERO}.overlap_comm",
             message="overlap_comm is switched off in a pipeline",
             fix="write overlap_comm: false",
+            patch=put(f"{_ZERO}.overlap_comm", False),
         )
 
 
@@ -275,6 +337,20 @@ ZERO_CONFIG_RULES: tuple[Rule, ...] = (
         summary="ZenFlow at stages 1 and 2 works on an optimizer offloaded to the CPU",
         source="DeepSpeed 0.19.8, runtime/zenflow/zenflow_stage_1_and_2.py (seen)",
         check=_zenflow,
+    ),
+    Rule(
+        name="zenflow-overwrites-accumulation",
+        severity=Severity.WARNING,
+        summary="with ZenFlow the engine takes the update interval for the number of accumulation steps",
+        source="DeepSpeed 0.19.8, runtime/zenflow/engine.py: configure_zenflow",
+        check=_zenflow_accumulation,
+    ),
+    Rule(
+        name="super-offload-needs-zero-3",
+        severity=Severity.ERROR,
+        summary="SuperOffload is an optimizer of ZeRO 3 on CUDA",
+        source="DeepSpeed 0.19.8, runtime/engine.py: _configure_zero_optimizer; runtime/superoffload/",
+        check=_super_offload,
     ),
     Rule(
         name="stage-3-key-unused",

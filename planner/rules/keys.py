@@ -1,4 +1,4 @@
-"""How a key of DeepSpeed's configuration is described: its name, what it takes, and in which versions it exists."""
+"""How a key of DeepSpeed's configuration is described: its name and what it takes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Kind(StrEnum):
 @record
 class Key:
     """`aliases`: other accepted spellings. `exclusive`: the bounds themselves are refused. `refuses_boolean`: of a
-    number in a block where pydantic would otherwise read true as 1. `replaced_by`: set on deprecated keys. `since`,
-    `removed`: versions."""
+    number in a block where pydantic would otherwise read true as 1. `replaced_by`: set on deprecated keys.
+    `removed_why`: what to know about a key that newer releases no longer take."""
 
     name: str
     kind: Kind = Kind.ANY
@@ -36,8 +36,6 @@ class Key:
     exclusive: bool = False
     refuses_boolean: bool = False
     replaced_by: str = ""
-    since: tuple[int, int, int] = (0, 0, 0)
-    removed: tuple[int, int, int] | None = None
     removed_why: str = ""
 
 

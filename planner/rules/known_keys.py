@@ -1,8 +1,7 @@
-"""Which keys DeepSpeed takes, block by block and per version, and how it treats one that it does not know.
+"""Which keys DeepSpeed takes, block by block and per release, and how it treats one that it does not know.
 
-The tables for 0.19.6, 0.19.7 and 0.19.8 were read out of the released sources (pydantic fields; constants and
-`get_scalar_param` calls elsewhere). Owns names, kinds, bounds and versions; what values mean together is the business
-of the rules beside it.
+What a key takes is described by hand (`_key_tables`), in which releases it exists was read out of the source of each
+(`_key_history`, generated). What values mean together is the business of the rules beside it.
 """
 
 from __future__ import annotations
@@ -13,39 +12,76 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from planner.errors import NotExpressible
+from planner.rules import _key_history
 from planner.rules._key_tables import BLOCKS
 from planner.rules.keys import Block, Key
 from planner.spec._record import record
 
 Version: TypeAlias = tuple[int, int, int]
 
-OLDEST_VERSION: Version = (0, 19, 6)
+OLDEST_VERSION: Version = (0, 19, 6)  # that plans are made for
 NEWEST_VERSION: Version = (0, 19, 8)
+
+
+def _number(text: str) -> Version:
+    major, minor, patch = (int(part) for part in text.split("."))
+    return (major, minor, patch)
+
+
+RELEASES: tuple[str, ...] = _key_history.VERSIONS
+OLDEST_RELEASE: Version = _number(RELEASES[0])  # that configurations are checked for
 
 
 def parse_version(text: str) -> Version:
     """`0.19.8`, `0.19.8+cu13`, `0.19.8.dev1` to numbers; "" (nothing is installed) is read as the newest known.
 
-    Raises NotExpressible for what is no version, and for a version older than the tables.
+    Raises NotExpressible for what is no version, and for a version older than those that plans are made for.
     """
+    version = _parse(text)
+    if version < OLDEST_VERSION:
+        raise NotExpressible(
+            f"DeepSpeed {text} is older than what this planner knows",
+            why=f"plans are made for {dotted(OLDEST_VERSION)} and newer",
+            fix="install a newer DeepSpeed: pip install 'deepspeed>=0.19.6,<0.20'",
+        )
+    return version
+
+
+def parse_release(text: str) -> Version:
+    """As `parse_version`, for any release whose keys are known: older ones can be checked, not planned for.
+
+    Two numbers (`0.15`) stand for the last release of that series.
+    """
+    if text.count(".") == 1:
+        series = [release for release in RELEASES if release.startswith(f"{text}.")]
+        text = series[-1] if series else f"{text}.0"
+    version = _parse(text)
+    if version < OLDEST_RELEASE:
+        raise NotExpressible(
+            f"DeepSpeed {text} is older than what this planner knows",
+            why=f"its tables of keys begin at {dotted(OLDEST_RELEASE)}",
+            fix=f"name a release from {dotted(OLDEST_RELEASE)} on",
+        )
+    return version
+
+
+def _parse(text: str) -> Version:
     if not text:
         return NEWEST_VERSION
     parts = text.split("+")[0].split(".")
     numbers = [int(part) for part in parts[:3] if part.isdecimal() and len(part) < 6]
     if len(numbers) != 3:
         raise NotExpressible(
-            f"{text!r} is not a version of DeepSpeed",
+            f"{text[:60]!r} is not a version of DeepSpeed",
             why="keys are known per version, written as three numbers",
             fix="use a version such as 0.19.8",
         )
-    version = (numbers[0], numbers[1], numbers[2])
-    if version < OLDEST_VERSION:
-        raise NotExpressible(
-            f"DeepSpeed {text} is older than what this planner knows",
-            why=f"its tables of keys begin at {'.'.join(map(str, OLDEST_VERSION))}",
-            fix="install a newer DeepSpeed: pip install 'deepspeed>=0.19.6,<0.20'",
-        )
-    return version
+    return (numbers[0], numbers[1], numbers[2])
+
+
+def dotted(version: Version) -> str:
+    """`0.19.8` of (0, 19, 8)."""
+    return ".".join(str(part) for part in version)
 
 
 @record
@@ -61,34 +97,68 @@ class KnownBlock:
     keys: Mapping[str, Key]
 
 
-@cache
 def known_keys(version: str) -> Mapping[str, KnownBlock]:
-    """Every block of DeepSpeed's configuration in a version, by dotted path; "" is the top level.
+    """Every block of DeepSpeed's configuration in a version that plans are made for, by dotted path; "" is the top.
 
     A version newer than the tables is read as the newest known one. Raises NotExpressible for older ones.
     """
-    number = parse_version(version)
-    return MappingProxyType({block.path: _known_block(block, number) for block in BLOCKS})
+    return keys_of_release(parse_version(version))
+
+
+@cache
+def keys_of_release(version: Version) -> Mapping[str, KnownBlock]:
+    """As `known_keys`, for any release from OLDEST_RELEASE on."""
+    return MappingProxyType({block.path: _known_block(block, version) for block in BLOCKS})
 
 
 def _known_block(block: Block, version: Version) -> KnownBlock:
+    spans = _key_history.KEYS.get(block.path, {})
     keys: dict[str, Key] = {}
     for key in block.keys:
-        if key.since <= version and (key.removed is None or version < key.removed):
-            keys[key.name] = key
-            keys.update(dict.fromkeys(key.aliases, key))
-    return KnownBlock(path=block.path, strict=block.strict, open=block.open, keys=MappingProxyType(keys))
+        for name in (key.name, *key.aliases):
+            if _exists(spans.get(name, ()), version):
+                keys[name] = key
+    strict = _exists(_key_history.STRICT.get(block.path, ()), version)
+    return KnownBlock(path=block.path, strict=strict, open=block.open, keys=MappingProxyType(keys))
 
 
-def key_history(path: str) -> Key | None:
-    """The key at a dotted path in any known version; None when no version has it."""
+def _exists(spans: tuple[_key_history.Span, ...], version: Version) -> bool:
+    return any(
+        (not first or _number(first) <= version) and (not gone or version < _number(gone)) for first, gone in spans
+    )
+
+
+@record
+class KeyHistory:
+    """A key that some release took. `since` None: the oldest known release has it; `removed` None: the newest has."""
+
+    key: Key
+    since: Version | None
+    removed: Version | None
+
+
+@cache
+def key_history(path: str) -> KeyHistory | None:
+    """When releases took the key at a dotted path (its last span, if it went and came back); None: none ever did."""
     parent, _, name = path.rpartition(".")
     for block in BLOCKS:
         if block.path == parent:
             for key in block.keys:
-                if name == key.name or name in key.aliases:
-                    return key
+                spans = _key_history.KEYS.get(parent, {}).get(name, ())
+                if spans and (name == key.name or name in key.aliases):
+                    first, gone = spans[-1]
+                    return KeyHistory(
+                        key=key,
+                        since=_number(first) if first else None,
+                        removed=_number(gone) if gone else None,
+                    )
     return None
+
+
+def description_of(path: str) -> Key | None:
+    """What is known about a key of this path, whether or not a release takes it."""
+    parent, _, name = path.rpartition(".")
+    return next((key for block in BLOCKS if block.path == parent for key in block.keys if key.name == name), None)
 
 
 @record
@@ -96,7 +166,8 @@ class DriftingDefault:
     """A key whose default changed between versions, so that leaving it out means different things.
 
     `write`: the value to write so that every version does the same. `block`: the block whose presence makes the key
-    matter ("" always). `needs`: a switch that must be on for the key to act ("" none).
+    matter ("" always). `needs`: a switch that must be on for the key to act ("" none). `quiet`: only a broken run
+    shows the difference.
     """
 
     path: str
@@ -104,20 +175,29 @@ class DriftingDefault:
     was: str
     block: str = ""
     needs: str = ""
+    quiet: bool = False
+
+    @property
+    def changed_in(self) -> Version | None:
+        """The release that changed the default; None when it depends on other keys instead."""
+        steps = _key_history.DEFAULTS.get(self.path, ())
+        return _number(steps[-1][0]) if steps else None
 
 
 DRIFTING_DEFAULTS: tuple[DriftingDefault, ...] = (
-    DriftingDefault(path="gradient_clipping", write=1.0, was="0 (no clipping) before June 2026, 1.0 since"),
+    DriftingDefault(
+        path="gradient_clipping", write=1.0, was="0 (no clipping) before 0.19.3 (June 2026), 1.0 from it on"
+    ),
     DriftingDefault(
         path="zero_optimization.offload_optimizer.pin_memory",
         write=True,
-        was="false before August 2026, true since",
+        was="false before 0.19.5 (August 2026), true from it on",
         block="zero_optimization.offload_optimizer",
     ),
     DriftingDefault(
         path="zero_optimization.offload_param.pin_memory",
         write=True,
-        was="false before August 2026, true since",
+        was="false before 0.19.5 (August 2026), true from it on",
         block="zero_optimization.offload_param",
     ),
     DriftingDefault(
@@ -125,12 +205,14 @@ DRIFTING_DEFAULTS: tuple[DriftingDefault, ...] = (
         write=False,
         was="decided by the ZeRO stage: true at stage 3 only",
         block="zero_optimization",
+        quiet=True,
     ),
     DriftingDefault(
         path="bf16.check_grad_overflow",
         write=True,
-        was="false before 2026, true since",
+        was="false before 0.19.3, true from it on",
         block="bf16",
         needs="bf16.enabled",
+        quiet=True,
     ),
 )

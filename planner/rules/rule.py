@@ -99,6 +99,8 @@ class Rule:
                 message=breach.message,
                 why=breach.why or self.summary,
                 fix=breach.fix,
+                patch=breach.patch,
+                line=breach.line,
             )
             for breach in (self.check(view) if self.check is not None else ())
         )

@@ -6,12 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.rules.batch_rules import BATCH_RULES
+from planner.rules.config_accelerate import ACCELERATE_CONFIG_RULES
 from planner.rules.config_batch import BATCH_CONFIG_RULES
-from planner.rules.config_context import ConfigContext, ConfigView, Finding, Severity
+from planner.rules.config_context import ConfigContext, ConfigView, Finding, Severity, SyntaxFact
+from planner.rules.config_experts import EXPERT_CONFIG_RULES
+from planner.rules.config_huggingface import HUGGINGFACE_CONFIG_RULES
 from planner.rules.config_keys import KEY_RULES
+from planner.rules.config_memory import MEMORY_CONFIG_RULES
 from planner.rules.config_optimizer import OPTIMIZER_CONFIG_RULES
 from planner.rules.config_parallel import PARALLEL_CONFIG_RULES
 from planner.rules.config_precision import PRECISION_CONFIG_RULES
+from planner.rules.config_syntax import SYNTAX_RULES
 from planner.rules.config_values import VALUE_RULES
 from planner.rules.config_zero import ZERO_CONFIG_RULES
 from planner.rules.layout_rules import LAYOUT_RULES
@@ -31,6 +36,7 @@ AXIS_RULES: tuple[Rule, ...] = tuple(
 
 RULES: tuple[Rule, ...] = (
     *AXIS_RULES,
+    *SYNTAX_RULES,
     *KEY_RULES,
     *VALUE_RULES,
     *BATCH_CONFIG_RULES,
@@ -38,6 +44,10 @@ RULES: tuple[Rule, ...] = (
     *PRECISION_CONFIG_RULES,
     *OPTIMIZER_CONFIG_RULES,
     *PARALLEL_CONFIG_RULES,
+    *EXPERT_CONFIG_RULES,
+    *MEMORY_CONFIG_RULES,
+    *HUGGINGFACE_CONFIG_RULES,
+    *ACCELERATE_CONFIG_RULES,
 )
 
 _SEVERITIES = tuple(Severity)
@@ -49,11 +59,14 @@ def refusals(columns: CandidateColumns, context: RuleContext) -> tuple[tuple[Rul
     return tuple((rule, refused) for rule, refused in verdicts if refused.any())
 
 
-def check_config(config: Mapping[str, Any], context: ConfigContext) -> tuple[Finding, ...]:
+def check_config(
+    config: Mapping[str, Any], context: ConfigContext, *, syntax: tuple[SyntaxFact, ...] = ()
+) -> tuple[Finding, ...]:
     """What is wrong with a DeepSpeed configuration in its context, errors first.
 
-    `config` may hold anything that JSON can hold. Raises NotExpressible for a DeepSpeed older than the tables.
+    `config` may hold anything that JSON can hold; `syntax` is what its text showed beside it. Raises NotExpressible for
+    a DeepSpeed older than the tables.
     """
-    view = ConfigView(config=config, context=context)
+    view = ConfigView(config=config, context=context, syntax=syntax)
     found = [finding for rule in RULES for finding in rule.findings(view)]
     return tuple(sorted(found, key=lambda finding: _SEVERITIES.index(finding.severity)))
