@@ -98,25 +98,37 @@ class Axes:
         return total
 
 
-def axes_of(columns: CandidateColumns) -> Axes:
-    """The axes of a space. ValueError when two rows are one candidate."""
-    axes = _differing(columns, _AXES)
-    if not _all_distinct(axes, len(columns)):
-        axes += _differing(columns, _DERIVED)
-        if not _all_distinct(axes, len(columns)):
+def axes_of(columns: CandidateColumns, *, among: CandidateColumns | None = None) -> Axes:
+    """The axes of a space, with the values that they have in `among`, which holds `columns` (None: `columns` itself).
+
+    ValueError when two rows are one candidate, or `columns` has a value that `among` lacks.
+    """
+    whole = columns if among is None else among
+    names = _differing(whole, _AXES)
+    if not _all_distinct(_coded(whole, whole, names), len(whole)):
+        names += _differing(whole, _DERIVED)
+        if not _all_distinct(_coded(whole, whole, names), len(whole)):
             raise ValueError("two rows of the space are the same candidate")
-    return Axes(axes=axes, num_candidates=len(columns))
+    return Axes(axes=_coded(columns, whole, names), num_candidates=len(columns))
 
 
-def _differing(
-    columns: CandidateColumns, table: tuple[tuple[str, str, Callable[[int], AxisValue]], ...]
-) -> tuple[Axis, ...]:
+_Words: TypeAlias = tuple[tuple[str, str, Callable[[int], AxisValue]], ...]
+
+
+def _differing(columns: CandidateColumns, table: _Words) -> _Words:
+    held = ((entry, getattr(columns, entry[0])) for entry in table)
+    return tuple(entry for entry, values in held if np.any(values != values[0]))
+
+
+def _coded(columns: CandidateColumns, among: CandidateColumns, table: _Words) -> tuple[Axis, ...]:
     axes = []
     for column, name, word in table:
-        present, codes = np.unique(getattr(columns, column), return_inverse=True)
-        if len(present) > 1:
-            values = tuple(word(int(value)) for value in present)
-            axes.append(Axis(name=name, values=values, codes=codes.astype(np.int64), is_numeric=column in _NUMERIC))
+        present, held = np.unique(getattr(among, column)), getattr(columns, column)
+        codes = np.searchsorted(present, held)
+        if not np.array_equal(present[np.minimum(codes, len(present) - 1)], held):
+            raise ValueError(f"a candidate has a {name} that the whole space lacks")
+        values = tuple(word(int(value)) for value in present)
+        axes.append(Axis(name=name, values=values, codes=codes.astype(np.int64), is_numeric=column in _NUMERIC))
     return tuple(axes)
 
 

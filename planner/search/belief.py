@@ -10,6 +10,7 @@ always lead to the same belief.
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -40,9 +41,9 @@ _SLOPE = 0.3
 _PER_AXIS = 0.15
 _TOGETHER = 0.10
 _ALONE = 0.015
-# A trial slower than the best-predicted one by more than e^1.5 against its prior (swapping, a broken kernel, a stray
+# A trial slower than the best-predicted one by more than e^3 against its prior (swapping, a broken kernel, a stray
 # process) is only known to be slow: taken at face value, one such trial would make every other effect look like noise.
-_WORST_RESIDUAL = 1.5
+_WORST_RESIDUAL = 3.0
 _MAX_FITTED = 120  # trials from which the effects' sizes are fitted: the fastest ones, when there are more
 
 
@@ -70,7 +71,6 @@ class Guide:
 
     def __init__(self, problem: SearchProblem) -> None:
         self.problem = problem
-        self.axes: Axes = axes_of(problem.columns)
         self._features: Features = features_of(problem.columns, num_layers=problem.num_layers)
         self._worlds = world_sizes(problem.columns)
         self._log_prior = np.log(problem.priors.tokens_per_s)
@@ -80,6 +80,11 @@ class Guide:
         self._room = np.log(problem.limit_bytes / problem.priors.memory_bytes)  # log units left below the limit
         self.prior_utility = utilities(self._log_prior, self._worlds, problem.objective)
         self.prior_fits = gaussian.normal_cdf(self._room / self._memory_deviation)
+
+    @cached_property
+    def axes(self) -> Axes:
+        """The candidates as tuples of parameters."""
+        return axes_of(self.problem.columns, among=self.problem.legal)
 
     def order(self) -> IntColumn:
         """All rows in the order of the prior: those likely to fit, best first, then the others, least memory first."""
@@ -103,10 +108,15 @@ class Guide:
             mean=mean,
             deviation=deviation,
             fits=self._chance_of_fitting(rows, observations),
-            runs=chance_of_running(self.axes, rows, observations),
+            runs=self._chance_of_running(rows, observations),
             process=process,
             observed_rows=observed_rows,
         )
+
+    def _chance_of_running(self, rows: IntColumn, observations: tuple[Observation, ...]) -> FloatColumn:
+        if not any(seen.ended is Ended.FAILED for seen in observations):
+            return np.ones(len(rows))
+        return chance_of_running(self.axes, rows, observations)
 
     def covariance_of(self, belief: Belief, members: IntColumn) -> Matrix:
         """Posterior covariance of the log objective among some members (indexes into the belief's rows). ValueError
@@ -195,8 +205,6 @@ def chance_of_running(axes: Axes, rows: IntColumn, observations: tuple[Observati
     """
     chance: FloatColumn = np.ones(len(rows))
     failed = np.array([seen.row for seen in observations if seen.ended is Ended.FAILED], dtype=np.int64)
-    if not len(failed):
-        return chance
     ran = np.array(
         [seen.row for seen in observations if seen.ended in (Ended.MEASURED, Ended.OUT_OF_MEMORY)], dtype=np.int64
     )

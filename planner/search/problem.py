@@ -58,7 +58,9 @@ class SearchProblem:
 
     `usable_bytes` is the memory of one device, of which a winner leaves `memory_headroom_fraction` free. `num_layers`
     is the model's, for the stage partition (0: not a stack of layers). `machine` is the fingerprint of the hardware
-    that runs the trials: trials of another machine are kept but not believed.
+    that runs the trials: trials of another machine are kept but not believed. `legal`: the whole space of the job, from
+    which the values of Optuna's axes are taken, so that they do not depend on what memory is free today (None: the
+    candidates themselves). `worker` names this planner in a shared study; the time budget counts its own trials.
     """
 
     columns: CandidateColumns
@@ -72,9 +74,12 @@ class SearchProblem:
     machine: str = ""
     machine_is_shared: bool = False  # somebody else's memory moves on the devices: then no out-of-memory proves another
     early_end: bool = True  # stop when nothing untried is likely to win
+    legal: CandidateColumns | None = None
+    worker: str = ""
 
     def __post_init__(self) -> None:
         require(len(self.columns) == len(self.priors.tokens_per_s), "one prior per candidate")
+        require(len(self.columns) > 0, "a search has at least one candidate")
         require(self.usable_bytes > 0, "usable memory is positive")
 
     @property
@@ -90,10 +95,12 @@ class SearchProblem:
 
 @record
 class Clock:
-    """Where the search reads time: `unix_s` for the records, `monotonic_s` for durations and the budget."""
+    """Where the search reads time: `unix_s` for the records, `monotonic_s` for durations and the budget; and how it
+    waits for other workers."""
 
     unix_s: Callable[[], float] = time.time
     monotonic_s: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
 
 
 @record

@@ -3,14 +3,15 @@
 Of each trial Optuna gets its parameters (the tuple of axis values), a value to maximise, and the constraint `memory`:
 the share by which the memory shown, or needed at least, exceeds what a winner may use. An out-of-memory trial is
 therefore COMPLETE with the worst value and a positive constraint; a crash, a hang, a divergence is FAIL. Optuna is
-imported here and in `samplers` only, and both are loaded when a search starts.
+imported here, in `shared` and in `samplers` only, and all are loaded when a search starts.
 """
 
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -18,17 +19,20 @@ from typing import Any
 
 import optuna
 from optuna.distributions import CategoricalDistribution
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage, RDBStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalRedisBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
 from planner.errors import InputError
+from planner.redaction import hide_url_passwords
 from planner.search.axes import Axes, AxisValue
 from planner.search.history import Ended, Observation
 from planner.search.problem import SearchProblem
 from planner.search.scoring import study_value
-from planner.search.storage import StudyKind, StudyPlace
+from planner.search.shared import WORKER, record_attributes
+from planner.search.storage import StudyKind, StudyPlace, file_of_url
 from planner.spec._record import record
 from planner.spec.codec import DecodeError, from_plain, to_plain
 from planner.spec.trial import Measured, TrialRecord
@@ -36,22 +40,31 @@ from planner.spec.trial import Measured, TrialRecord
 CONSTRAINT = "memory"
 _OBSERVATION = "observation"  # user attribute: what `history` needs, as JSON
 _KEY = "key"
-_WORKER = "worker"
 _LOCK_WAIT_S = 30  # a dashboard reading the study may hold SQLite's lock for a moment
+_CONNECT_S = 10  # for a server that does not answer
+_OPENINGS = 3  # two planners that make the tables of one database at the same moment get in each other's way
+_PAUSE_S = 0.5
+_EXTRAS = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql", "redis": "redis", "rediss": "redis"}
 
 
 @record
 class Told:
     """One ended trial in Optuna's terms."""
 
-    key: str
+    trial: TrialRecord
     params: tuple[tuple[str, AxisValue], ...]
     observation: Observation
-    outcome: str
     value: float | None  # None: the trial failed
     constraint: float | None
-    started_at_s: float
-    duration_s: float
+
+    def attributes(self, place: StudyPlace) -> dict[str, Any]:
+        """Optuna's user attributes; in a shared study the whole trial, so that the others get it."""
+        told = {
+            _KEY: self.trial.key,
+            "outcome": type(self.trial.outcome).__name__,
+            _OBSERVATION: to_plain(self.observation),
+        }
+        return told if place.is_ours_alone else {**told, **record_attributes(self.trial)}
 
 
 def told_of(trial: TrialRecord, observation: Observation, *, axes: Axes, problem: SearchProblem) -> Told:
@@ -62,14 +75,11 @@ def told_of(trial: TrialRecord, observation: Observation, *, axes: Axes, problem
     elif observation.ended is Ended.OUT_OF_MEMORY:
         value = 0.0
     return Told(
-        key=trial.key,
+        trial=trial,
         params=tuple(axes.values_at(observation.row).items()),
         observation=observation,
-        outcome=type(trial.outcome).__name__,
         value=value,
         constraint=None if value is None else observation.memory_bytes / problem.limit_bytes - 1.0,
-        started_at_s=trial.started_at_s,
-        duration_s=trial.duration_s,
     )
 
 
@@ -82,9 +92,10 @@ def open_study(place: StudyPlace, *, axes: Axes, truth: tuple[Told, ...]) -> opt
     """The study at `place`, holding exactly the trials of `truth` (at a shared URL: at least those).
 
     A study file that is missing, damaged, of another space or ahead of the trials is made anew; trials it misses are
-    added. Trials that began and never ended (a kill) are failed. Raises InputError when the storage cannot be used.
+    added. Trials that began and never ended (a kill) are failed. Raises InputError when the storage cannot be used, or
+    holds no study to join.
     """
-    with _storage_errors(place):
+    with storage_errors(place):
         if place.path is not None:
             study = _load_file(place, axes, truth)
             if study is None:
@@ -95,8 +106,8 @@ def open_study(place: StudyPlace, *, axes: Axes, truth: tuple[Told, ...]) -> opt
         _fail_abandoned(study, place)
         known = [trial.user_attrs[_KEY] for trial in _told_trials(study)]
         for told in truth:
-            if told.key not in known:
-                study.add_trial(_frozen(told, axes))
+            if told.trial.key not in known:
+                study.add_trial(_frozen(told, axes, place))
         return study
 
 
@@ -105,34 +116,37 @@ def ask(study: optuna.Study, *, axes: Axes, place: StudyPlace) -> tuple[Trial, i
 
     What somebody enqueued through Optuna comes first; of that, a tuple that is no candidate is failed and passed over.
     """
-    with _storage_errors(place):
+    with storage_errors(place):
         while True:
             trial = study.ask(distributions_of(axes))
             if place.worker:
-                trial.set_user_attr(_WORKER, place.worker)
+                trial.set_user_attr(WORKER, place.worker)
             row = axes.row_of(trial.params)
             if row is not None:
                 return trial, row
             study.tell(trial, state=TrialState.FAIL)
 
 
-def tell(study: optuna.Study, trial: Trial, told: Told, *, place: StudyPlace) -> None:
+def tell(study: optuna.Study, trial: Trial, told: Told, *, axes: Axes, place: StudyPlace) -> None:
     """End a trial. It was durable in the trial file before."""
-    with _storage_errors(place):
-        trial.set_user_attr(_KEY, told.key)
-        trial.set_user_attr("outcome", told.outcome)
-        trial.set_user_attr(_OBSERVATION, to_plain(told.observation))
-        if told.constraint is not None:
-            trial.set_constraint(CONSTRAINT, told.constraint)
-        if told.value is None:
-            study.tell(trial, state=TrialState.FAIL)
-        else:
-            study.tell(trial, told.value)
+    with storage_errors(place):
+        try:
+            for name, value in told.attributes(place).items():
+                trial.set_user_attr(name, value)
+            if told.constraint is not None:
+                trial.set_constraint(CONSTRAINT, told.constraint)
+            if told.value is None:
+                study.tell(trial, state=TrialState.FAIL)
+            else:
+                study.tell(trial, told.value)
+        except UpdateFinishedTrialError:  # taken back by another planner, to whom we were silent for too long
+            study.add_trial(_frozen(told, axes, place))
 
 
 def give_back(study: optuna.Study, trial: Trial, *, place: StudyPlace) -> None:
-    """End a trial that was cut off: it counts as never tried."""
-    with _storage_errors(place):
+    """End a trial that was cut off, or lost to another planner: it counts as never tried. A storage that is away keeps
+    it as running; whoever opens the study next, or waits for it, clears it."""
+    with suppress(InputError), storage_errors(place):
         study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
 
 
@@ -167,7 +181,7 @@ def _load_file(place: StudyPlace, axes: Axes, truth: tuple[Told, ...]) -> optuna
     try:
         study = _create(place)
         trials = _told_trials(study)
-        wanted = [(told.key, dict(told.params), to_plain(told.observation)) for told in truth[: len(trials)]]
+        wanted = [(told.trial.key, dict(told.params), to_plain(told.observation)) for told in truth[: len(trials)]]
         found = [(t.user_attrs[_KEY], t.params, t.user_attrs[_OBSERVATION]) for t in trials]
         same_space = all(t.distributions in ({}, distributions_of(axes)) for t in study.get_trials(deepcopy=False))
         for trial in trials:
@@ -188,17 +202,50 @@ _DAMAGE = (RuntimeError, ValueError, KeyError, TypeError, AttributeError, Assert
 
 
 def _create(place: StudyPlace) -> optuna.Study:
+    for attempt in range(1, _OPENINGS + 1):
+        try:
+            return _create_at_once(place)
+        except (SQLAlchemyError, optuna.exceptions.StorageInternalError):
+            if place.is_ours_alone or attempt == _OPENINGS:
+                raise
+            time.sleep(_PAUSE_S * attempt)
+    raise AssertionError("the last attempt returned or raised")
+
+
+def _create_at_once(place: StudyPlace) -> optuna.Study:
     with _quiet():
-        return optuna.create_study(
-            study_name=place.name, storage=_storage(place), direction="maximize", load_if_exists=True
-        )
+        storage = _storage(place)
+        if place.must_exist:
+            _refuse_missing(place, tuple(optuna.get_all_study_names(storage)))
+        return optuna.create_study(study_name=place.name, storage=storage, direction="maximize", load_if_exists=True)
+
+
+def _refuse_missing(place: StudyPlace, found: tuple[str, ...]) -> None:
+    """Raises InputError, naming what is there instead, when there is no study to join."""
+    if place.name in found:
+        return
+    ours = [name for name in found if name.startswith("meshplan-")]
+    same_job = [name for name in ours if name[:_JOB_PART] == place.name[:_JOB_PART]]
+    if same_job:
+        why = "it holds one of this very job, begun on another kind of machine or with other versions of the software"
+        fix = "join from a machine like that one with the same versions (planner --version, pip list)"
+    elif ours:
+        why = f"it holds {len(ours)} of other jobs: model, training, cluster, ranges or objective differ"
+        fix = "give the very job file, with the very --set, that the study was begun with (job.yaml of its plan folder)"
+    else:
+        why = "it holds none at all"
+        fix = "begin one there with --storage in place of --join, or correct the URL"
+    raise InputError(f"there is no study of this job to join at {place.shown}", why=why, fix=fix)
+
+
+_JOB_PART = len("meshplan-") + 16  # of a study's name: up to the end of the job hash
 
 
 def _storage(place: StudyPlace) -> BaseStorage:
     if place.kind is StudyKind.MEMORY:
         return InMemoryStorage()
     if place.kind is StudyKind.URL:
-        return RDBStorage(place.url)
+        return _shared_storage(place.url)
     if place.kind is StudyKind.JOURNAL:
         _remove_stale_journal_locks(place.file)
         return JournalStorage(JournalFileBackend(str(place.file)))
@@ -207,23 +254,35 @@ def _storage(place: StudyPlace) -> BaseStorage:
     return RDBStorage("sqlite://", engine_kwargs={"creator": connect})
 
 
+def _shared_storage(url: str) -> BaseStorage:
+    scheme = url.partition("://")[0].partition("+")[0]
+    if scheme == "journal":
+        return JournalStorage(JournalFileBackend(str(file_of_url(url))))
+    if scheme in ("redis", "rediss"):
+        return JournalStorage(JournalRedisBackend(url))
+    waits = {"sqlite": {"timeout": _LOCK_WAIT_S}, "postgresql": {"connect_timeout": _CONNECT_S}}
+    # pool_pre_ping: a search is longer than a server's patience with silent connections, or its uptime
+    return RDBStorage(url, engine_kwargs={"connect_args": waits.get(scheme, {}), "pool_pre_ping": True})
+
+
 def _fail_abandoned(study: optuna.Study, place: StudyPlace) -> None:
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-        if place.is_ours_alone or trial.user_attrs.get(_WORKER) == place.worker:
+        if place.is_ours_alone or trial.user_attrs.get(WORKER) == place.worker:
             study.tell(trial.number, state=TrialState.FAIL)
 
 
-def _frozen(told: Told, axes: Axes) -> FrozenTrial:
+def _frozen(told: Told, axes: Axes, place: StudyPlace) -> FrozenTrial:
     trial = optuna.trial.create_trial(
         state=TrialState.FAIL if told.value is None else TrialState.COMPLETE,
         value=told.value,
         params=dict(told.params),
         distributions=dict(distributions_of(axes)),
-        user_attrs={_KEY: told.key, "outcome": told.outcome, _OBSERVATION: to_plain(told.observation)},
+        user_attrs=told.attributes(place),
         constraints=None if told.constraint is None else {CONSTRAINT: told.constraint},
     )
-    trial.datetime_start = datetime.fromtimestamp(told.started_at_s)
-    trial.datetime_complete = datetime.fromtimestamp(told.started_at_s + told.duration_s)
+    started_at_s = told.trial.started_at_s
+    trial.datetime_start = datetime.fromtimestamp(started_at_s)
+    trial.datetime_complete = datetime.fromtimestamp(started_at_s + told.trial.duration_s)
     return trial
 
 
@@ -252,20 +311,26 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _storage_errors(place: StudyPlace) -> Iterator[None]:
+def storage_errors(place: StudyPlace) -> Iterator[None]:
+    """Turns what a storage raises into the InputError of a study that cannot be used."""
     try:
         yield
     except (SQLAlchemyError, sqlite3.Error, optuna.exceptions.StorageInternalError, ImportError, OSError) as problem:
         raise _unusable(place, problem) from problem
+    except Exception as problem:
+        if not type(problem).__module__.startswith("redis."):  # not importable without its extra
+            raise
+        raise _unusable(place, problem) from problem
 
 
 def _unusable(place: StudyPlace, problem: Exception) -> InputError:
-    where = place.url or str(place.path)
     cause: Any = problem.__cause__ or problem
-    return InputError(
-        f"the study at {where} cannot be used",
-        why=" ".join(str(cause).split())[:300] or type(cause).__name__,
-        fix="check --storage (an Optuna storage such as postgresql+psycopg2://…, its driver installed) or leave it out"
-        if place.kind is StudyKind.URL
-        else "free space or mend the permissions of the plan folder, then run again with --resume: no trial is lost",
-    )
+    why = hide_url_passwords(" ".join(str(cause).split()))[:300] or type(cause).__name__
+    fix = "free space or mend the permissions of the plan folder, then run again with --resume: no trial is lost"
+    if place.kind is StudyKind.URL:
+        fix = "check --storage and that its server answers, then run again with --resume: no trial is lost"
+        extra = _EXTRAS.get(place.url.partition("://")[0].partition("+")[0])
+        if isinstance(cause, ImportError) and extra:
+            why = f"its driver is not installed ({why})"
+            fix = f"pip install 'meshplan[{extra}]'"
+    return InputError(f"the study at {place.shown} cannot be used", why=why, fix=fix)

@@ -49,7 +49,9 @@ def test_cut_at_any_byte_keeps_whole_lines_and_goes_on(tmp_path: Path, trial: Ma
         assert read_trials(path) == tuple(trial(number) for number in range(whole + 1))
 
 
-@pytest.mark.parametrize("tail", [b"\0\0\0\0", b'{"numb', b"\0\0\0\n", b'{"number": 3\n', b"\n"])
+@pytest.mark.parametrize(
+    "tail", [b"\0\0\0\0", b'{"log": "' + b"x" * 9999, b'{"numb', b"\0\0\0\n", b'{"number": 3\n', b"\n"]
+)
 def test_torn_tail_after_a_power_cut_is_dropped_then_truncated(tmp_path: Path, trial: MakeTrial, tail: bytes) -> None:
     path = tmp_path / "t"
     append_trial(path, trial(0))

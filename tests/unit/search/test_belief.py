@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -89,12 +91,12 @@ def test_crashes_lower_the_chance_of_the_axis_value_they_share_and_leave_the_res
     assert belief.runs[_at(belief, 3)] == 1.0
 
 
-def test_one_absurdly_slow_trial_does_not_drown_the_others() -> None:
-    speeds = (1000.0, 1100.0, 1200.0, 1300.0, 1400.0)
-    seen = [_seen(row, measured(speeds[row])) for row in (0, 1, 2)]
+def test_one_absurdly_slow_trial_does_not_condemn_all_that_resemble_it() -> None:
+    seen = [_seen(row, measured(s)) for row, s in ((0, 1000.0), (1, 1100.0), (2, 1200.0), (5, 900.0), (6, 990.0))]
     _, calm = _believe(problem(_GRID), *seen)
-    _, shaken = _believe(problem(_GRID), *seen, _seen(14, measured(0.5)))
-    assert abs(shaken.mean[_at(shaken, 3)] - calm.mean[_at(calm, 3)]) < 0.1
+    _, shaken = _believe(problem(_GRID), *seen, _seen(14, measured(1e-3)))
+    for row in (10, 12):
+        assert abs(shaken.mean[_at(shaken, row)] - calm.mean[_at(calm, row)]) < 0.5
 
 
 def test_incumbent_must_keep_the_headroom() -> None:
@@ -111,13 +113,12 @@ def test_nothing_seems_to_fit_then_the_least_memory_is_tried() -> None:
     assert next_row(guide, belief, None, rng=np.random.default_rng(0)) == 1
 
 
-def test_slow_candidates_are_worth_less_per_second() -> None:
-    space = problem(_GRID[:2], tokens_per_s=(1000.0, 1000.0))
-    slower = problem(_GRID[:2], tokens_per_s=(1000.0, 10.0))
-    for one, expected in ((space, 1.0), (slower, 0.2)):
-        guide, belief = _believe(one)
-        values = acquisition(guide, belief, None)
-        assert values[_at(belief, 1)] <= values[_at(belief, 0)] * expected + 1e-12
+def test_longer_trials_are_worth_less_per_second() -> None:
+    space = problem(_GRID[:2])
+    steps = np.array([1.0, 100.0])
+    guide, belief = _believe(replace(space, priors=replace(space.priors, step_time_s=steps)))
+    values = acquisition(guide, belief, None)
+    assert values[_at(belief, 1)] < 0.1 * values[_at(belief, 0)]
 
 
 def test_chance_of_gain_is_high_for_an_unexplored_axis_and_low_after_it_disappointed() -> None:

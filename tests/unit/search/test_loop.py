@@ -102,6 +102,19 @@ def test_guided_finds_the_best_of_made_up_machines_with_few_trials() -> None:
     assert float(np.median(regrets)) <= 0.01
 
 
+def test_guided_gets_over_a_prior_that_has_the_order_reversed() -> None:
+    regrets = []
+    for seed in range(5):
+        landscape = make_landscape(ONE_NODE, seed=seed)
+        reversed_speed = 1e9 / landscape.priors.tokens_per_s
+        priors = replace(landscape.priors, tokens_per_s=reversed_speed, step_time_s=1e5 / reversed_speed)
+        space = landscape.problem(max_trials=24, seed=seed, priors=priors, early_end=False)
+        result = run_search(space, ports=memory_ports(TableEvaluator(landscape)))
+        assert result.choice is not None
+        regrets.append(landscape.regret(find_row(landscape.columns, result.choice.winner.candidate)))
+    assert float(np.median(regrets)) < 0.15, regrets
+
+
 def test_search_ends_early_and_says_why_when_nothing_is_likely_to_be_better() -> None:
     landscape = make_landscape(ONE_NODE, seed=2)
     result = run_search(landscape.problem(max_trials=60), ports=memory_ports(TableEvaluator(landscape)))
