@@ -26,6 +26,23 @@ def start_distributed(
 
     Raises InputError when the job's device is not the accelerator DeepSpeed found here.
     """
+    claim_device(device, rank=rank, world_size=world_size, local_rank=local_rank)
+    deepspeed.init_distributed(
+        dist_backend="nccl" if device is DeviceKind.CUDA else "gloo",
+        auto_mpi_discovery=False,
+        verbose=False,
+        timeout=timedelta(seconds=JOIN_TIMEOUT_S),
+        init_method=init_method,
+        rank=rank,
+        world_size=world_size,
+    )
+
+
+def claim_device(device: DeviceKind, *, rank: int, world_size: int, local_rank: int) -> None:
+    """Take the device for this process and tell DeepSpeed which rank it is, before any group is joined.
+
+    Raises InputError when the job's device is not the accelerator DeepSpeed found here.
+    """
     found = get_accelerator().device_name()
     if found != str(device):
         raise InputError(
@@ -41,15 +58,6 @@ def start_distributed(
         # Keep: DeepSpeed's shared-memory all-reduce ignores its group (crashes below the world size), and compiling it
         # costs a minute.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    deepspeed.init_distributed(
-        dist_backend="nccl" if device is DeviceKind.CUDA else "gloo",
-        auto_mpi_discovery=False,
-        verbose=False,
-        timeout=timedelta(seconds=JOIN_TIMEOUT_S),
-        init_method=init_method,
-        rank=rank,
-        world_size=world_size,
-    )
 
 
 def stop_distributed() -> None:
