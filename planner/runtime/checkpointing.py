@@ -58,8 +58,8 @@ class Recompute:
         options: dict[str, Any] = {}
         if self.kind is CheckpointingKind.SELECTIVE:
             options["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
-        # Keep `determinism_check`: under ZeRO-3 a saved parameter is an empty shell at one time and whole at another,
-        # which torch's check of shapes takes for a recomputation that went wrong.
+        # The check compares shapes of saved tensors; under ZeRO-3 a parameter's shape tells when it was gathered, not
+        # whether the recomputation went right.
         return checkpoint(
             function,
             *inputs,
