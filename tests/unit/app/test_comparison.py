@@ -1,0 +1,99 @@
+"""A run beside its promise: what breaks it and what does not."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+
+from planner.app.comparison import COLD_START_BYTES, compare
+from planner.app.requests import VerifyRow
+from planner.spec import DeviceKind, JobSpec, Plan, Precision, Provenance
+from planner.spec.trainer import TrainerReport
+from tests.unit.report.samples import GIB, MIB, make_job, make_measured, quickstart_report
+
+LOSSES = (6.9, 6.8, 6.7)
+
+
+def _case(
+    device: DeviceKind, *, kind: Provenance = Provenance.MEASURED, used_bytes: int = 4 * GIB
+) -> tuple[Plan, JobSpec]:
+    plan = quickstart_report().plan
+    promise = dataclasses.replace(
+        plan.promise,
+        step_time_s=0.4,
+        step_time_kind=kind,
+        device_used_bytes=used_bytes,
+        memory_kind=kind,
+        first_losses=LOSSES,
+    )
+    candidate = dataclasses.replace(plan.candidate, precision=Precision.FP32)
+    return dataclasses.replace(plan, promise=promise, candidate=candidate), make_job(device=device)
+
+
+def _report(
+    job: JobSpec,
+    *,
+    step_time_s: float = 0.4,
+    used_bytes: int = 4 * GIB,
+    losses: tuple[float, ...] = LOSSES,
+    sequences: int = 0,
+) -> TrainerReport:
+    ranks = tuple(
+        dataclasses.replace(rank, sequences_per_step=sequences or job.training.global_batch_size)
+        for rank in make_measured(step_time_s=step_time_s, device_used_bytes=used_bytes).ranks
+    )
+    return TrainerReport(resumed_from_step=0, steps_done=len(losses), losses=losses, tokens_per_s=1.0, ranks=ranks)
+
+
+def _broken(rows: tuple[VerifyRow, ...]) -> list[str]:
+    return [row.name for row in rows if not row.passed]
+
+
+def test_a_run_as_promised_passes_with_a_row_for_every_figure() -> None:
+    plan, job = _case(DeviceKind.CUDA)
+    rows = compare(plan, job, _report(job))
+    assert [row.name for row in rows] == [
+        "sequences_per_step",
+        "step_time_s",
+        "device_memory_bytes",
+        *("loss_of_step_1", "loss_of_step_2", "loss_of_step_3"),
+    ]
+    assert not _broken(rows)
+
+
+@pytest.mark.parametrize(
+    ("seen", "broken"),
+    [
+        ({"step_time_s": 0.43}, []),
+        ({"step_time_s": 0.45}, ["step_time_s"]),
+        ({"step_time_s": 0.1, "used_bytes": GIB}, []),
+        ({"used_bytes": int(4.1 * GIB)}, []),
+        ({"used_bytes": int(4.3 * GIB)}, ["device_memory_bytes"]),
+        ({"losses": (6.9, 6.85, 6.7)}, ["loss_of_step_2"]),
+        ({"losses": (6.9, 6.75, 6.7)}, ["loss_of_step_2"]),
+        ({"losses": (math.nan, 6.8)}, ["loss_of_step_1"]),
+        ({"losses": (6.9,)}, []),
+        ({"sequences": 8}, ["sequences_per_step"]),
+    ],
+)
+def test_more_time_or_memory_or_another_loss_breaks_a_measured_promise(
+    seen: dict[str, float], broken: list[str]
+) -> None:
+    plan, job = _case(DeviceKind.CUDA)
+    assert _broken(compare(plan, job, _report(job, **seen))) == broken  # type: ignore[arg-type]
+
+
+def test_a_cpu_is_given_more_room_and_a_cold_start() -> None:
+    plan, job = _case(DeviceKind.CPU, used_bytes=40 * MIB)
+    cold = 40 * MIB + COLD_START_BYTES[DeviceKind.CPU]
+    assert not _broken(compare(plan, job, _report(job, step_time_s=0.75, used_bytes=cold)))
+    late = _report(job, step_time_s=0.85, used_bytes=cold + 20 * MIB)
+    assert _broken(compare(plan, job, late)) == ["step_time_s", "device_memory_bytes"]
+
+
+def test_a_computed_promise_is_held_to_less() -> None:
+    plan, job = _case(DeviceKind.CUDA, kind=Provenance.COMPUTED)
+    assert not _broken(compare(plan, job, _report(job, step_time_s=0.55, used_bytes=int(5.9 * GIB))))
+    assert _broken(compare(plan, job, _report(job, step_time_s=0.65))) == ["step_time_s"]
