@@ -84,6 +84,7 @@ LLAMA_SHAPED = {
     "mistral": "Mistral",
     "qwen2": "Qwen2",
     "qwen3": "Qwen3",
+    "qwen3_moe": "Qwen3Moe",
     "mixtral": "Mixtral",
     "gemma": "Gemma",
     "phi3": "Phi3",

@@ -47,8 +47,11 @@ def build_whole(task: TrialTask, config: Any, *, dtype: torch.dtype, partition: 
     """A transformers model of any family. InputError when the candidate asks for more than data parallelism."""
     _require_data_parallel(task)
     torch.manual_seed(task.training.seed)
-    # "sdpa" is what most candidates carry unasked, so a model without it gets transformers' own choice.
-    attention = None if task.candidate.attention is Attention.SDPA else config._attn_implementation
+    attention = config._attn_implementation
+    if task.candidate.attention is Attention.SDPA:
+        # What most candidates carry unasked, so a model that has none gets transformers' own choice; with capped scores
+        # (Gemma 2) transformers chooses SDPA and then refuses it.
+        attention = "eager" if getattr(config, "attn_logit_softcapping", None) else None
     model = AUTO_CLASSES[task.model.family].from_config(config, attn_implementation=attention)
     _checkpoint_layers(model, task)
     _settle(model, dtype=dtype, partition=partition)

@@ -53,6 +53,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "qwen2": {**LLAMA, "model_type": "qwen2"},
     "qwen3": {**LLAMA, "model_type": "qwen3", "head_dim": 8},
     "mixtral": {**LLAMA, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen3_moe": {
+        **LLAMA,
+        "model_type": "qwen3_moe",
+        "head_dim": 8,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "mlp_only_layers": [1],
+    },
     "gemma": {**LLAMA, "model_type": "gemma", "head_dim": 8, "tie_word_embeddings": True},
     "phi3": {**LLAMA, "model_type": "phi3"},
     "gpt2": {

@@ -74,7 +74,7 @@ def test_losses_adamw_every_split_equal_plain_run(tmp_path: Path) -> None:
     assert_same_losses(plain_and(layouts, "llama", optimizer=ADAMW), tmp_path, ADAMW_TOLERANCE)
 
 
-@pytest.mark.parametrize("model", ["mixtral", "qwen3"])
+@pytest.mark.parametrize("model", ["mixtral", "qwen3", "qwen3_moe"])
 def test_losses_other_families_equal_plain_run(model: str, tmp_path: Path) -> None:
     layouts = {**TENSOR, **PIPELINE, "zero-3 selective": CROSSINGS["zero-3 data-2 selective"]}
     tasks = plain_and(layouts, model, optimizer=GENTLE_SGD, clipping=0.0)

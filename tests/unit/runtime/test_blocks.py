@@ -8,9 +8,10 @@ import pytest
 import torch
 import transformers
 
+from planner.catalog.decoders import SPLIT_BY_RUNTIME
 from planner.errors import InputError
 from planner.runtime.building import Assembly, BlockBuilder, PlainModel
-from planner.runtime.families import Family, family_of
+from planner.runtime.families import BLOCK_WISE_TYPES, Family, family_of
 from planner.runtime.grid import ALONE
 from planner.runtime.initialisation import Placement
 from planner.spec import ActivationCheckpointing
@@ -101,6 +102,10 @@ def test_family_router_loss_requested_refused() -> None:
     config.output_router_logits = True
     with pytest.raises(InputError, match="output_router_logits"):
         family_of(config)
+
+
+def test_block_wise_types_cover_what_the_catalog_promises_to_split() -> None:
+    assert set(SPLIT_BY_RUNTIME) <= set(BLOCK_WISE_TYPES)
 
 
 def test_family_unknown_type_is_none() -> None:
