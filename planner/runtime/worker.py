@@ -180,7 +180,7 @@ def run_trial(request: RunRequest, requests: RequestLines, answers: Answers) -> 
     from planner.runtime.worker_trial import ForkRefused, TrialWatch, fork_ranks
 
     preload_model_code(request.task.model.model_type)
-    marks = TrialMarks(request.task.candidate.layout.world_size)
+    marks = TrialMarks(request.task.num_processes)
     try:
         pids = fork_ranks(request, marks, answers_descriptor=answers.descriptor)
         answers.tell(RanksStarted(number=request.number, pids=tuple(pids.values())))

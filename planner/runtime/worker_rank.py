@@ -19,6 +19,7 @@ from typing import NoReturn
 import torch
 
 from planner.runtime.distributed import start_distributed
+from planner.runtime.emulation_trial import EmulatedTrial
 from planner.runtime.measure import GpuMemory, Meter, SectionPeaks, open_meter
 from planner.runtime.session import TrainingSession, build_session
 from planner.runtime.worker_marks import RankMarks
@@ -122,17 +123,13 @@ def _leave(seat: RankSeat, result: RankResult) -> None:
 
 
 def _measure(seat: RankSeat, task: TrialTask, meter: Meter, clock: PhaseClock) -> RankReport:
-    start_distributed(
-        device=task.device,
-        rank=seat.rank,
-        world_size=seat.world_size,
-        local_rank=seat.rank,
-        init_method=seat.init_method,
-    )
+    emulated = _join(seat, task, clock)
     start_s = time.monotonic() - seat.forked_at_s
     _limit_memory(task, local_rank=seat.rank)
     clock.enter(Phase.BUILD_MODEL)
     session = build_session(task, on_phase=clock.enter)
+    if emulated is not None:
+        emulated.attach(session.engine, clock.enter)
     build_s, engine_s = clock.building_times_s()
     initialised_bytes = meter.allocated_bytes()
     building = meter.end_section()
@@ -141,7 +138,7 @@ def _measure(seat: RankSeat, task: TrialTask, meter: Meter, clock: PhaseClock) -
     checkpoint = _check_checkpoint(session, seat, meter) if task.check_checkpoint else None
     sections = [building, stepping] + ([checkpoint] if checkpoint else [])
     clock.enter(Phase.FINISH)
-    return RankReport(
+    report = RankReport(
         rank=seat.rank,
         initialised_bytes=initialised_bytes,
         peak_allocated_bytes=stepping.allocated_bytes,
@@ -162,6 +159,23 @@ def _measure(seat: RankSeat, task: TrialTask, meter: Meter, clock: PhaseClock) -
         checkpoint_peak_bytes=checkpoint.reserved_bytes if checkpoint else 0,
         start_s=start_s,
     )
+    return emulated.complete(report) if emulated is not None else report
+
+
+def _join(seat: RankSeat, task: TrialTask, clock: PhaseClock) -> EmulatedTrial | None:
+    """Stand among the peers, or among made-up ones."""
+    if task.emulated_rank is not None:
+        emulated = EmulatedTrial(task, task.emulated_rank)
+        clock.tell(emulated.recorder)
+        return emulated
+    start_distributed(
+        device=task.device,
+        rank=seat.rank,
+        world_size=seat.world_size,
+        local_rank=seat.rank,
+        init_method=seat.init_method,
+    )
+    return None
 
 
 def _limit_memory(task: TrialTask, *, local_rank: int) -> None:

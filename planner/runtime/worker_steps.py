@@ -63,21 +63,37 @@ class TrialDiverged(Exception):
         self.losses = losses
 
 
+class Listener(Protocol):
+    """Hears of phases and steps as they come; `emulation_record.Recorder` is one."""
+
+    def enter(self, phase: Phase) -> None: ...
+    def step_done(self) -> None: ...
+
+
 class PhaseClock:
-    """Passes phases and steps on to the marks, and remembers when each phase was first entered."""
+    """Passes phases and steps on to the marks (and a listener), and remembers when each phase was first entered."""
 
     def __init__(self, marks: RankMarks) -> None:
         self._marks = marks
+        self._listener: Listener | None = None
         self._first_entered_s: dict[Phase, float] = {}
+
+    def tell(self, listener: Listener) -> None:
+        """Pass everything on to the listener, too, from now on."""
+        self._listener = listener
 
     def enter(self, phase: Phase) -> None:
         """The rank is in this phase from now on."""
         self._first_entered_s.setdefault(phase, time.perf_counter())
         self._marks.enter(phase)
+        if self._listener is not None:
+            self._listener.enter(phase)
 
     def step_done(self) -> None:
         """One more optimizer step is done."""
         self._marks.step_done()
+        if self._listener is not None:
+            self._listener.step_done()
 
     def building_times_s(self) -> tuple[float, float]:
         """How long building the model took, and then the engine, when both are just done."""

@@ -45,7 +45,7 @@ def fork_ranks(request: RunRequest, marks: TrialMarks, *, answers_descriptor: in
         print(f"[worker] native threads at the fork: {', '.join(native_threads())}", file=sys.stderr)
     gpus_before = read_driver_memory() if request.task.device is DeviceKind.CUDA else ()
     settle_memory()
-    world_size = request.task.candidate.layout.world_size
+    world_size = request.task.num_processes
     init_method = f"tcp://127.0.0.1:{_free_port()}"
     sys.stdout.flush()
     sys.stderr.flush()

@@ -9,6 +9,7 @@ from planner.spec.candidate import Candidate
 from planner.spec.job import TrainingSpec
 from planner.spec.kinds import DeviceKind, Phase, Provenance
 from planner.spec.model import ModelSpec
+from planner.spec.traffic import EmulationReport
 
 
 @record
@@ -17,6 +18,7 @@ class TrialTask:
 
     `ds_config_json` is the very text of the `ds_config.json` that would ship.
     `memory_limit_bytes` caps one rank (0: none): the allocator's share on CUDA, the process's data segment on CPU.
+    `emulated_rank`: one process stands in for this rank of the layout, its peers are made up; None: all ranks run.
     """
 
     model: ModelSpec
@@ -28,6 +30,12 @@ class TrialTask:
     warmup_steps: int = 1
     memory_limit_bytes: int = 0
     check_checkpoint: bool = False  # save and load a checkpoint once after the steps
+    emulated_rank: int | None = None
+
+    @property
+    def num_processes(self) -> int:
+        """Processes that run the task on this machine."""
+        return self.candidate.layout.world_size if self.emulated_rank is None else 1
 
 
 @record
@@ -57,6 +65,7 @@ class RankReport:
     build_peak_bytes: int = 0  # reserved (CPU: resident) at most while model and engine were built
     checkpoint_peak_bytes: int = 0  # the same while a checkpoint was saved and loaded; 0: not checked
     start_s: float = 0.0  # from the fork until the rank stood in its process group
+    emulation: EmulationReport | None = None  # of a process that stood in for one rank of a larger world
 
 
 @record
@@ -147,4 +156,5 @@ class TrialRecord:
     started_at_s: float  # Unix time
     duration_s: float
     machine: str  # fingerprint of the hardware that ran it
-    log_name: str = ""  # file under logs/
+    log_name: str = ""  # file under logs/ of the folder of the planner that ran it
+    worker: str = ""  # which planner of a shared study ran it (host and folder); "" where there is only one

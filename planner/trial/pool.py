@@ -114,7 +114,7 @@ class WarmPool:
             request = RunRequest(
                 number=self._number, task=task, timeout_s=timeout_s, scratch_dir=str(scratch), cores=usable_cores()
             )
-            ranks = range(task.candidate.layout.world_size)
+            ranks = range(task.num_processes)
             logs = [(rank, scratch / rank_log_name(rank)) for rank in ranks]
             remark = "interrupted"
             try:
