@@ -42,7 +42,7 @@ def build_model(task: TrialTask, *, ds_config: dict[str, Any], grid: Any) -> Bui
         family=family,
         placement=placement_of(task, family),
         checkpointing=task.candidate.activation_checkpointing,
-        keeps_rng=has_dropout(task),
+        keeps_rng=has_dropout(config),
         partition=partition,
         lora_rank=task.training.lora_rank,
     )
@@ -100,9 +100,10 @@ def require_fit(task: TrialTask, family: Family) -> None:
         )
 
 
-def has_dropout(task: TrialTask) -> bool:
-    """Whether the forward pass draws random numbers."""
-    return task.model.attention_dropout_fraction > 0 or task.model.hidden_dropout_fraction > 0
+def has_dropout(config: Any) -> bool:
+    """Whether the forward pass draws random numbers, by any of the names that configs have for it."""
+    rates = {name: value for name, value in config.to_dict().items() if "drop" in name and "summary" not in name}
+    return any(isinstance(rate, float) and rate > 0.0 for rate in rates.values())
 
 
 def placement_of(task: TrialTask, family: Family) -> Placement:
