@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from planner import __version__
+from planner.cli.check import check
 from planner.cli.estimate import estimate
 from planner.cli.folder_verbs import emit, report, verify
 from planner.cli.listing import list_known
@@ -28,6 +29,7 @@ _VERBS: dict[str, tuple[Callable[..., None], str]] = {
     "verify": (verify, "Run a plan for a few steps and hold it to its promise."),
     "emit": (emit, "Render a plan's launch files for another launcher."),
     "report": (report, "A plan's report, as text or HTML."),
+    "check": (check, "Lint an existing DeepSpeed configuration."),
     "list": (list_known, "Known GPUs, models, links, clusters and rules."),
 }
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from planner.app.check_request import CheckRequest, CheckResult
 from planner.app.progress import Progress
 from planner.app.requests import CatalogKind, CatalogTable, PlanRequest, PlanResult, VerifyResult
 from planner.report import ReportInput
@@ -32,6 +33,8 @@ class UseCases(Protocol):
     def load_report(self, plan_dir: Path) -> ReportInput: ...
 
     def list_catalog(self, kind: CatalogKind) -> CatalogTable: ...
+
+    def check_config(self, request: CheckRequest) -> CheckResult: ...
 
 
 class ProductUseCases:
@@ -73,3 +76,8 @@ class ProductUseCases:
         from planner.app.catalog import list_catalog
 
         return list_catalog(kind)
+
+    def check_config(self, request: CheckRequest) -> CheckResult:
+        from planner.app.check import check_config_file
+
+        return check_config_file(request)

@@ -19,7 +19,7 @@ from planner.rules.config_context import (
     SyntaxFact,
     SyntaxKind,
 )
-from planner.rules.config_values import plain_number
+from planner.rules.config_values import mentions_auto, plain_number
 from planner.rules.known_keys import (
     DRIFTING_DEFAULTS,
     NEWEST_VERSION,
@@ -70,6 +70,7 @@ __all__ = [
     "checkpointing_refusal",
     "key_history",
     "known_keys",
+    "mentions_auto",
     "merged",
     "parse_release",
     "parse_version",

@@ -82,6 +82,7 @@ class SyntaxKind(StrEnum):
     OTHER = "not strict JSON"
     BYTE_ORDER_MARK = "byte order mark"
     NOT_A_NUMBER = "NaN or Infinity"
+    UNREADABLE = "unreadable"
 
 
 @record

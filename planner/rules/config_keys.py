@@ -6,6 +6,7 @@ Owns names. Leaves single values to `config_values` and what keys mean together 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from planner.rules.config_context import AUTO, Breach, ConfigView, Consumer, Severity
@@ -89,21 +90,22 @@ def _too_many(unknown: list[Entry]) -> Iterator[Breach]:
 
 
 def _blank_in_name(view: ConfigView) -> Iterable[Breach]:
-    def walk(mapping: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[Breach]:
-        for name, value in mapping.items():
-            parts = (*path, str(name))
-            if str(name) != str(name).strip():
-                mended = (*path, str(name).strip())
-                yield Breach(
-                    key=".".join(parts),
-                    message=f"the key {shown(name)} has a blank at its end or start: it names nothing",
-                    fix=f"write {shown(str(name).strip())}",
-                    patch=None if name.strip() in mapping else merged(drop(parts), put(mended, value)),
-                )
-            if isinstance(value, Mapping):
-                yield from walk(value, parts)
+    yield from islice(_blanks(view.config, ()), _MOST_UNKNOWN)
 
-    yield from walk(view.config, ())
+
+def _blanks(mapping: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[Breach]:
+    for name, value in mapping.items():
+        parts = (*path, str(name))
+        if str(name) != str(name).strip():
+            mended = (*path, str(name).strip())
+            yield Breach(
+                key=".".join(parts),
+                message=f"the key {shown(name)} has a blank at its end or start: it names nothing",
+                fix=f"write {shown(str(name).strip())}",
+                patch=None if name.strip() in mapping else merged(drop(parts), put(mended, value)),
+            )
+        if isinstance(value, Mapping):
+            yield from _blanks(value, parts)
 
 
 def _history(entry: Entry) -> KeyHistory | None:
@@ -129,6 +131,9 @@ def _removed(view: ConfigView) -> Iterable[Breach]:
             + f": {past.key.removed_why}",
             fix="remove it",
             severity=None if rejects else Severity.WARNING,
+            why=f"{entry.block.path} is read by pydantic, which refuses keys it does not know"
+            if entry.block.strict
+            else "",
             patch=drop(entry.parts),
         )
 

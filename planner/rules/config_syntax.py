@@ -18,6 +18,16 @@ def _of(view: ConfigView, *kinds: SyntaxKind) -> list[SyntaxFact]:
     return [fact for fact in view.syntax if fact.kind in kinds]
 
 
+def _unreadable(view: ConfigView) -> Iterable[Breach]:
+    for fact in _of(view, SyntaxKind.UNREADABLE):
+        yield Breach(
+            key=fact.key,
+            message=f"line {fact.line} column {fact.column}: {fact.detail}",
+            fix="mend the file there",
+            line=fact.line,
+        )
+
+
 def _twice(view: ConfigView) -> Iterable[Breach]:
     for fact in _of(view, SyntaxKind.DUPLICATE_KEY)[:_MOST]:
         yield Breach(
@@ -84,6 +94,13 @@ def _not_a_number(view: ConfigView) -> Iterable[Breach]:
 
 
 SYNTAX_RULES: tuple[Rule, ...] = (
+    Rule(
+        name="syntax-unreadable",
+        severity=Severity.ERROR,
+        summary="the text is neither JSON nor hjson: no program can read it",
+        source="hjson 3.1.0 (seen); Python's json",
+        check=_unreadable,
+    ),
     Rule(
         name="syntax-key-twice",
         severity=Severity.ERROR,

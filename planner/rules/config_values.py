@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
-from planner.rules.config_context import AUTO, Breach, ConfigView, Severity
+from planner.rules.config_context import AUTO, Breach, ConfigContext, ConfigView, Severity
 from planner.rules.config_entries import entries, shown
 from planner.rules.keys import Key, Kind
 from planner.rules.known_keys import parse_release
@@ -52,6 +53,7 @@ _LONGEST_LIST = 16
 _SLOT = re.compile(r"(\$\{?\w+\}?|\{\{.*\}\}|\{\w+\}|<[\w ./-]+>|%\(?\w+\)?[%s]|@@?\{?\w+\}?@?),?", re.DOTALL)
 _SHOUTED = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+,?")
 _LONGEST_PLACEHOLDER = 100
+_MOST_SHOWN = 40
 # Dropped without a word, these leave another training run than the one written: no ZeRO, fp32.
 _AUTO_CHANGES_THE_RUN = frozenset({"zero_optimization.stage", "fp16.enabled", "bf16.enabled", "bfloat16.enabled"})
 _LARGEST = 2**63  # sys.maxsize is a value in use (stage3_model_persistence_threshold)
@@ -67,6 +69,23 @@ _TAKES_AUTO = frozenset(
 
 
 def _auto(view: ConfigView) -> Iterable[Breach]:
+    return islice(_autos(view), _MOST_SHOWN)
+
+
+def mentions_auto(config: Mapping[str, Any]) -> bool:
+    """Whether a file holds Hugging Face's "auto", and is taken for one of theirs; DeepSpeed's own uses do not count."""
+    view = ConfigView(config=config, context=ConfigContext())
+    tuned = view.flag("autotuning.enabled")
+    return any(
+        entry.value == AUTO
+        and entry.path not in _TAKES_AUTO
+        and not entry.path.startswith(("expert_parallel.", "autotuning."))
+        and not (tuned and entry.path == "train_micro_batch_size_per_gpu")
+        for entry in entries(view)
+    )
+
+
+def _autos(view: ConfigView) -> Iterator[Breach]:
     resolves = view.resolves_auto
     tuned = view.flag("autotuning.enabled")
     for entry in entries(view):
@@ -271,6 +290,10 @@ def _quoted_number(view: ConfigView) -> Iterable[Breach]:
 
 
 def _quoted_parameter(view: ConfigView) -> Iterable[Breach]:
+    return islice(_quoted_parameters(view), _MOST_SHOWN)
+
+
+def _quoted_parameters(view: ConfigView) -> Iterator[Breach]:
     for block in ("optimizer.params", "scheduler.params"):
         for name, value in view.block(block).items():
             parts = (*block.split("."), str(name))
