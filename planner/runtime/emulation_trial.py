@@ -17,6 +17,9 @@ from planner.runtime.emulation import start_emulated
 from planner.runtime.emulation_count import emulation_report, own_cost_s
 from planner.runtime.emulation_pipeline import announce_step_end
 from planner.runtime.emulation_record import Recorder, timeline_of
+from planner.runtime.emulation_values import OwnVocabulary
+from planner.runtime.grid import coordinates_of
+from planner.runtime.session import TrainingSession
 from planner.spec import Phase, RankReport, TrialTask
 
 
@@ -30,11 +33,19 @@ class EmulatedTrial:
         self.recorder = Recorder(timeline_of(task.device))
         start_emulated(task, rank=rank, recorder=self.recorder)
 
-    def attach(self, engine: Any, on_phase: Callable[[Phase], None]) -> None:
-        """Watch an engine that was just built."""
-        if self._task.candidate.layout.pipeline_parallel_size > 1:
-            announce_step_end(engine, on_phase)
-        engine.module.register_forward_pre_hook(self._count, with_kwargs=True)
+    def attach(self, session: TrainingSession, on_phase: Callable[[Phase], None]) -> None:
+        """Watch a session that was just built, and feed it what one rank can make sense of alone."""
+        layout = self._task.candidate.layout
+        if layout.pipeline_parallel_size > 1:
+            announce_step_end(session.engine, on_phase)
+        if layout.tensor_parallel_size > 1:
+            session.source = OwnVocabulary(
+                session.source,
+                tensor_rank=coordinates_of(self._rank, layout).tensor_rank,
+                tensor_size=layout.tensor_parallel_size,
+                vocab_size=self._task.model.vocab_size,
+            )
+        session.engine.module.register_forward_pre_hook(self._count, with_kwargs=True)
 
     def _count(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         tensors = [value for value in (*args, *kwargs.values()) if torch.is_tensor(value)]

@@ -16,6 +16,7 @@ import torch
 from torch.distributed import ReduceOp
 from torch.distributed.distributed_c10d import Work
 
+from planner.runtime.data import Sample, SampleSource
 from planner.spec._record import record
 
 # Standard deviations of what a pipeline stage receives: hidden states are about 1 between normalised layers; gradients
@@ -182,6 +183,24 @@ class EmulatedPeers:
         if device not in self._generators:
             self._generators[device] = torch.Generator(device=device).manual_seed(self._rank)
         return self._generators[device]
+
+
+class OwnVocabulary:
+    """Samples of a rank that holds one slice of a split vocabulary, moved into that slice.
+
+    A rank looks up nothing for tokens of other slices, and here nobody adds what the others find. Hidden states of
+    zero would then be divided by a norm of zero in every layer, and gradients explode.
+    """
+
+    def __init__(self, source: SampleSource, *, tensor_rank: int, tensor_size: int, vocab_size: int) -> None:
+        self._source = source
+        self._rows = vocab_size // tensor_size
+        self._first = tensor_rank * self._rows
+
+    def sample(self, index: int) -> Sample:
+        """The same sample, each token replaced by one of this rank's."""
+        sample = self._source.sample(index)
+        return {name: self._first + tokens % self._rows for name, tokens in sample.items()}
 
 
 def _share_storage(one: torch.Tensor, other: torch.Tensor) -> bool:

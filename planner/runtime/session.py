@@ -68,18 +68,18 @@ def _between_s(began: Any, ended: Any) -> float:
 
 
 class TrainingSession:
-    """See the module's text. `engine` is DeepSpeed's own."""
+    """See the module's text. `engine` is DeepSpeed's own, `source` gives the samples."""
 
     def __init__(
         self, task: TrialTask, *, engine: Any, source: SampleSource, on_phase: Callable[[Phase], None]
     ) -> None:
         self.engine = engine
+        self.source = source
         self._task = task
         self._on_phase = on_phase
         self._place = coordinates_of(distributed.get_rank(), task.candidate.layout)
         self._fed = 0
         self._sequences_per_step = 0
-        self._source = source
 
     @property
     def sequences_per_step(self) -> int:
@@ -150,7 +150,7 @@ class TrainingSession:
     def _micro_batches(self) -> Iterator[Sample]:
         place = self._place
         indices = sample_indices(self._task.candidate.batch, step=self.steps_done, data_parallel_rank=place.data_rank)
-        for batch in micro_batches(self._source, indices, self.engine.device):
+        for batch in micro_batches(self.source, indices, self.engine.device):
             if place.tensor_rank == 0 and place.stage == 0:  # other ranks are fed the same sequences
                 self._fed += len(next(iter(batch.values())))
             yield batch

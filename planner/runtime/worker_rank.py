@@ -129,7 +129,7 @@ def _measure(seat: RankSeat, task: TrialTask, meter: Meter, clock: PhaseClock) -
     clock.enter(Phase.BUILD_MODEL)
     session = build_session(task, on_phase=clock.enter)
     if emulated is not None:
-        emulated.attach(session.engine, clock.enter)
+        emulated.attach(session, clock.enter)
     build_s, engine_s = clock.building_times_s()
     initialised_bytes = meter.allocated_bytes()
     building = meter.end_section()
