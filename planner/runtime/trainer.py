@@ -14,6 +14,7 @@ from torch import distributed
 from planner.errors import InputError
 from planner.runtime.distributed import start_distributed, stop_distributed
 from planner.runtime.measure import Meter, SectionPeaks, open_meter, read_driver_memory
+from planner.runtime.preload import preload_deepspeed, preload_model_code
 from planner.runtime.session import StepResult, build_session
 from planner.spec import DeviceKind, RankReport, TrialTask
 from planner.spec._record import record, require
@@ -43,6 +44,8 @@ def run_training(run: Run, *, rank: int, world_size: int, local_rank: int) -> Tr
             why="the task file of a plan leaves it to ds_config.json beside it",
             fix="add --deepspeed-config ds_config.json",
         )
+    preload_deepspeed()  # Keep first: code loaded later would count as the run's memory, as it does not in a trial
+    preload_model_code(run.task.model.model_type)
     gpus_before = read_driver_memory() if run.task.device is DeviceKind.CUDA else ()  # before this rank's own context
     meter = open_meter(run.task.device, local_rank=local_rank, gpus_before=gpus_before)
     start_distributed(device=run.task.device, rank=rank, world_size=world_size, local_rank=local_rank, init_method=None)

@@ -16,6 +16,7 @@ import sys
 import time
 from types import FrameType
 
+from planner.runtime.preload import preload_deepspeed, preload_model_code
 from planner.runtime.worker_process import die_with_parent
 from planner.spec.codec import DecodeError
 from planner.spec.worker import (
@@ -33,22 +34,6 @@ from planner.spec.worker import (
 )
 
 WATCH_PERIOD_S = 0.05
-
-# What DeepSpeed 0.19 imports only when an engine is built or a group joined: 1.2 s and 45 MB in every child otherwise,
-# most of it torch.compile's machinery behind a decorator in the Muon optimizer, which every ZeRO engine imports.
-LAZY_MODULES = (
-    "deepspeed.ops.op_builder.all_ops",
-    "deepspeed.module_inject.auto_ep_layer",
-    "deepspeed.runtime.zero.muon.original_muon",
-    "deepspeed.runtime.zero.stage_1_and_2",
-    "deepspeed.runtime.zero.stage3",
-    "deepspeed.runtime.bf16_optimizer",
-    "deepspeed.runtime.fp16.fused_optimizer",
-    "deepspeed.runtime.fp16.unfused_optimizer",
-    "deepspeed.runtime.pipe.engine",
-    "deepspeed.runtime.pipe.module",
-    "setuptools",
-)
 
 
 class RequestLines:
@@ -130,8 +115,7 @@ def warm_up(model_types: list[str]) -> None:
     """Import all that a trial needs, and check that no device was touched on the way."""
     for name in ("torch", "deepspeed", "transformers", "planner.runtime.worker_trial"):
         importlib.import_module(name)
-    for name in LAZY_MODULES:
-        _import_ahead(name)
+    preload_deepspeed()
     for model_type in model_types:
         preload_model_code(model_type)
     torch = importlib.import_module("torch")
@@ -139,21 +123,6 @@ def warm_up(model_types: list[str]) -> None:
         raise RuntimeError("importing initialised CUDA; a forked child could not use the device any more")
     if os.environ.get("DS_ACCELERATOR") == "cuda" and torch.version.cuda is None and torch.version.hip is None:
         raise RuntimeError(f"torch {torch.__version__} is built without CUDA, but the trials are to run on a GPU")
-
-
-def preload_model_code(model_type: str) -> None:
-    """Import the module of a model family, which transformers loads lazily: once here instead of in every child."""
-    auto = importlib.import_module("transformers.models.auto.configuration_auto")
-    if model_type in auto.CONFIG_MAPPING_NAMES:
-        name = auto.model_type_to_module_name(model_type)
-        _import_ahead(f"transformers.models.{name}.modeling_{name}")
-
-
-def _import_ahead(name: str) -> None:
-    try:
-        importlib.import_module(name)
-    except ImportError as problem:  # a rank that needs it will fail with it, in its own log; the others do not care
-        print(f"[worker] {name} could not be imported ahead: {problem}", file=sys.stderr)
 
 
 def serve(requests: RequestLines, answers: Answers) -> None:

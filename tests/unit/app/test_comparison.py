@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from planner.app.comparison import COLD_START_BYTES, compare
+from planner.app.comparison import PROCESS_BYTES, compare
 from planner.app.requests import VerifyRow
 from planner.spec import DeviceKind, JobSpec, Plan, Precision, Provenance
 from planner.spec.trainer import TrainerReport
@@ -85,12 +85,20 @@ def test_more_time_or_memory_or_another_loss_breaks_a_measured_promise(
     assert _broken(compare(plan, job, _report(job, **seen))) == broken  # type: ignore[arg-type]
 
 
-def test_a_cpu_is_given_more_room_and_a_cold_start() -> None:
+def test_a_cpu_is_given_more_room_and_a_process_its_own() -> None:
     plan, job = _case(DeviceKind.CPU, used_bytes=40 * MIB)
-    cold = 40 * MIB + COLD_START_BYTES[DeviceKind.CPU]
-    assert not _broken(compare(plan, job, _report(job, step_time_s=0.75, used_bytes=cold)))
-    late = _report(job, step_time_s=0.85, used_bytes=cold + 20 * MIB)
+    cold = 40 * MIB + PROCESS_BYTES[DeviceKind.CPU]
+    assert not _broken(compare(plan, job, _report(job, step_time_s=0.84, used_bytes=cold)))
+    late = _report(job, step_time_s=0.86, used_bytes=cold + 20 * MIB)
     assert _broken(compare(plan, job, late)) == ["step_time_s", "device_memory_bytes"]
+
+
+def test_one_fast_step_keeps_the_promise_on_a_cpu_and_not_on_a_gpu() -> None:
+    for device, broken in ((DeviceKind.CPU, []), (DeviceKind.CUDA, ["step_time_s"])):
+        plan, job = _case(device)
+        report = _report(job)
+        ranks = tuple(dataclasses.replace(rank, step_times_s=(2.0, 0.4, 2.0)) for rank in report.ranks)
+        assert _broken(compare(plan, job, dataclasses.replace(report, ranks=ranks))) == broken
 
 
 def test_a_computed_promise_is_held_to_less() -> None:
