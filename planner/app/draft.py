@@ -104,6 +104,7 @@ def search_problem(draft: Draft, *, seed: int, machine: str) -> SearchProblem:
         objective=draft.job.objective,
         num_layers=draft.job.model.num_layers,
         machine=machine,
+        legal=draft.columns,
     )
 
 

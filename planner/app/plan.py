@@ -20,10 +20,10 @@ from planner.app.selection import Selection, choices_by_model, choices_by_trials
 from planner.app.trials import TrialEvaluator, open_pool
 from planner.app.validate import validate_selection
 from planner.app.write import PlanParts, write_plan_folder
-from planner.errors import InputError, NotExpressible
+from planner.errors import InputError, NotExpressible, TrialsUnavailable
 from planner.jobfile import dump_job, job_hash
 from planner.rundir import RunDir, names
-from planner.search import SearchPorts, SearchProblem, SearchResult, run_search, study_place
+from planner.search import SearchPorts, SearchProblem, SearchResult, StudyPlace, run_search, shared_trials, study_place
 from planner.spec import JobSpec, TrialMode, TrialRecord, ValidationStep
 from planner.spec._record import record
 from planner.trial import Machine
@@ -70,6 +70,12 @@ def _prepare(request: PlanRequest, *, console: Progress) -> Planning:
     ability = decide_trials(job, machine)
     if ability.mode is TrialMode.REAL:
         _refuse_missing_data(job)
+    if ability.mode is TrialMode.NONE and request.join:
+        raise TrialsUnavailable(
+            "this machine cannot join a study",
+            why=f"to join is to run trials; {ability.note}",
+            fix="join from the machine that the job is for",
+        )
     console.stage("enumerate and price the candidates")
     draft = draft_plan(job)
     seed = job.training.seed if request.seed is None else request.seed
@@ -133,14 +139,31 @@ def _plan_in(run_dir: RunDir, planning: Planning) -> PlanResult:
     return PlanResult(plan_dir=run_dir.path, outline=outline, plan=plan, report=report, files=files)
 
 
+def _study_place(run_dir: RunDir, planning: Planning) -> StudyPlace:
+    """Where the study is; of a shared one that it can be used at all, before workers are started for it."""
+    request = planning.request
+    place = study_place(run_dir, url=request.storage, machine=planning.machine.fingerprint, join=request.join)
+    if place.note:
+        planning.console.note(place.note)
+    if not place.is_ours_alone:
+        found = len(shared_trials(place))
+        planning.console.note(
+            f"the study at {place.shown} holds {found} trials so far; who else works on it shares them"
+        )
+    return place
+
+
 def _search(run_dir: RunDir, planning: Planning, *, done: tuple[TrialRecord, ...], any_left: bool) -> SearchResult:
     console = planning.console
-    place = study_place(run_dir, url=planning.request.storage)
-    if place.note:
-        console.note(place.note)
+    place = _study_place(run_dir, planning)
+
+    others: set[str] = set()
 
     def keep(trial: TrialRecord, best: TrialRecord | None) -> None:
         run_dir.append_trial(trial)
+        if trial.worker not in (place.worker, *others):
+            others.add(trial.worker)
+            console.note(f"trials of {trial.worker or 'an earlier run'} are shared here")
         console.trial_ended(trial, best=best)
 
     with closing(open_pool(planning.job.cluster.gpu.device, job=planning.job)) as pool:
@@ -150,7 +173,7 @@ def _search(run_dir: RunDir, planning: Planning, *, done: tuple[TrialRecord, ...
             planning.job, pool=pool, run_dir=run_dir, machine=planning.machine, on_start=console.trial_started
         )
         ports = SearchPorts(evaluator=evaluator, place=place, on_trial=keep)
-        return run_search(planning.problem, ports=ports, done=done)
+        return run_search(replace(planning.problem, worker=place.worker), ports=ports, done=done)
 
 
 def _choose(

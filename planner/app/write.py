@@ -24,6 +24,7 @@ from planner.emit import (
     render_task_text,
 )
 from planner.jobfile import job_hash
+from planner.redaction import hide_url_passwords
 from planner.report import (
     CandidateRow,
     ExplainedLine,
@@ -83,7 +84,8 @@ def write_files(run_dir: RunDir, files: Iterable[EmittedFile]) -> tuple[Path, ..
 
 def launch_files(job: JobSpec, candidate: Candidate, *, script: str) -> tuple[EmittedFile, ...]:
     """The start script for the job's launcher, named `script`, and what it reads."""
-    paths = LaunchPaths(script=script, python=sys.executable, made_with=("planner", *sys.argv[1:]))
+    made_with = ("planner", *map(hide_url_passwords, sys.argv[1:]))
+    paths = LaunchPaths(script=script, python=sys.executable, made_with=made_with)
     return render_launch(job, candidate, launcher=job.launch.launcher, paths=paths)
 
 

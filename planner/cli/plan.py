@@ -13,7 +13,7 @@ from planner.cli.flags import parse_duration_s, plan_dirs
 from planner.cli.problems import error_document, print_error
 from planner.cli.session import JsonFlag, QuietFlag, Session, invocation_of, run_verb
 from planner.cli.summary import plan_document, plan_summary
-from planner.errors import Interrupted, PlannerError
+from planner.errors import InputError, Interrupted, PlannerError
 from planner.spec.kinds import TrialMode
 
 
@@ -45,6 +45,9 @@ def plan(
     storage: Annotated[
         str | None, typer.Option(metavar="URL", help="An Optuna storage; default SQLite in the plan folder.")
     ] = None,
+    join: Annotated[
+        str | None, typer.Option(metavar="URL", help="Work as one more planner on the study that runs at this storage.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Seed of the search.")] = None,
     no_validate: Annotated[
         bool, typer.Option("--no-validate", help="Do not have DeepSpeed itself check the plan.")
@@ -59,6 +62,7 @@ def plan(
     paths = tuple(jobs)
     with run_verb(context, as_json=as_json, quiet=quiet, kept=_kept(context)) as session:
         budget_s = parse_duration_s(time_budget, flag="--time-budget") if time_budget is not None else None
+        study_url = _study_url(storage, join, trials=trials)
         requests = tuple(
             PlanRequest(
                 job_path=path,
@@ -68,7 +72,8 @@ def plan(
                 max_trials=max_trials,
                 time_budget_s=budget_s,
                 seed=seed,
-                storage=storage,
+                storage=study_url,
+                join=join is not None,
                 resume=resume,
                 validate=not no_validate,
                 dry_run=dry_run,
@@ -79,6 +84,22 @@ def plan(
             session.print_json(_plan_one(session, requests[0]))
         else:
             _plan_many(session, requests)
+
+
+def _study_url(storage: str | None, join: str | None, *, trials: TrialMode | None) -> str | None:
+    """The one URL of `--storage` and `--join`. InputError for both, and for one that would have no effect."""
+    if storage is not None and join is not None:
+        raise InputError(
+            "--storage and --join are both given",
+            why="--storage begins a study (or goes on with one's own), --join works on one that another planner began",
+            fix="give one of the two",
+        )
+    if trials is TrialMode.NONE and (storage or join):
+        flag = "--join" if join else "--storage"
+        raise InputError(
+            f"{flag} has no effect beside --trials none", why="a study is made of trials", fix=f"leave {flag} out"
+        )
+    return storage if join is None else join
 
 
 def _plan_one(session: Session, request: PlanRequest) -> dict[str, Any]:

@@ -33,6 +33,7 @@ __all__ = [
     "memory_bytes",
     "preview_search",
     "run_search",
+    "shared_trials",
     "study_place",
     "utilities",
     "world_sizes",
@@ -59,3 +60,11 @@ def run_search(problem: SearchProblem, *, ports: SearchPorts, done: tuple[TrialR
             why="Ctrl-C; every trial that had ended is kept, the one that was running is not",
             fix="run the same command with --resume to go on",
         ) from None
+
+
+def shared_trials(place: StudyPlace) -> tuple[TrialRecord, ...]:
+    """The trials that ended so far in a shared study, whoever ran them. Raises InputError when it cannot be used, or
+    there is none to join."""
+    from planner.search.study import read_shared_trials  # Keep here: it imports Optuna
+
+    return read_shared_trials(place)

@@ -20,7 +20,7 @@ from planner.search.problem import SearchPorts, SearchProblem
 from planner.search.result import SearchResult
 from planner.search.samplers import open_rows, sampler_for
 from planner.search.shared import Others, beating, lost_the_race, number_for
-from planner.search.study import Told, ask, give_back, open_study, read_history, storage_errors, tell, told_of
+from planner.search.study import Told, ask, give_back, history_of, open_study, storage_errors, tell, told_of
 from planner.search.winner import Choice, choose_winner
 from planner.spec.candidate import Candidate
 from planner.spec.columns import candidate_at
@@ -46,20 +46,17 @@ class Search:
         others = Others(study, place=place, clock=self._ports.clock)
         while True:
             with storage_errors(place):
-                trials = self._with_news(trials, others.new_records())
-                others.take_back()
-                num_elsewhere = others.num_running()
-                observations = read_history(study, self._guide.axes)
+                read = study.get_trials(deepcopy=False)  # Keep: one moment for all that follows
+                others.take_back(read)
+            trials = self._with_news(trials, others.new_records(read))
+            num_elsewhere, observations = others.num_running(read), history_of(read, self._guide.axes)
             stop = self._reason_to_stop(observations, trials, num_elsewhere=num_elsewhere)
             if not stop:
                 trials += self._try_one(study, trials)
-            elif not self._others_go_on(others):
+            elif num_elsewhere:  # what they find may change the outcome
+                others.wait()
+            else:
                 return self._result(trials, observations, stop)
-
-    def _others_go_on(self, others: Others) -> bool:
-        """Whether a trial elsewhere may still change the outcome; waits for it a moment."""
-        with storage_errors(self._ports.place):
-            return others.wait()
 
     def _with_news(self, trials: tuple[TrialRecord, ...], news: tuple[TrialRecord, ...]) -> tuple[TrialRecord, ...]:
         """The trials, with those of others made durable here too. Two folders may have used one number: the later to

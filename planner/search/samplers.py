@@ -62,6 +62,8 @@ class CandidateSampler(BaseSampler):  # type: ignore[misc]  # optuna's classes a
     ) -> dict[str, Any]:
         """The axis values of the chosen candidate."""
         observations = read_history(study, self._guide.axes, besides=trial.number)
+        if not np.any(open_rows(self._guide.problem, observations)):
+            return dict(self._guide.axes.values_at(_taken_row(observations)))
         return dict(self._guide.axes.values_at(self._choose(study, trial, observations)))
 
     def sample_independent(
@@ -69,6 +71,13 @@ class CandidateSampler(BaseSampler):  # type: ignore[misc]  # optuna's classes a
     ) -> Any:
         """Never asked for a parameter of ours; a parameter that is no axis has no candidate."""
         raise ValueError(f"{param_name!r} is not an axis of this search")
+
+
+def _taken_row(observations: tuple[Observation, ...]) -> int:
+    """A candidate that somebody has: what is left to propose when another planner took the last open one between this
+    planner's look and its proposal. Whoever asked sees it taken, and looks again."""
+    ended = [seen.row for seen in observations if seen.ended is not Ended.RUNNING]
+    return ended[0] if ended else observations[0].row
 
 
 def sampler_for(guide: Guide) -> CandidateSampler:

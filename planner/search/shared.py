@@ -68,24 +68,21 @@ def record_of(attributes: Mapping[str, Any]) -> TrialRecord | None:
 
 
 def lost_the_race(study: optuna.Study, trial: Trial, *, axes: Axes, clock: Clock) -> bool:
-    """Whether another planner has the candidate that `trial` just proposed: the trial that began first keeps it.
+    """Whether another planner has the candidate that `trial` just proposed: one that ended or, of those that run, the
+    one that began first.
 
     A trial that began earlier and has not said its candidate yet is waited for, so that of two never both go on.
     """
     row = axes.row_of(trial.params)
     until_s = clock.monotonic_s() + _CLAIM_WAIT_S
     while True:
-        earlier = [one for one in study.get_trials(deepcopy=False) if one.number < trial.number and _counts(one)]
-        if any(axes.row_of(one.params) == row for one in earlier):
+        others = [one for one in study.get_trials(deepcopy=False) if one.number != trial.number]
+        earlier = [one for one in others if one.state is TrialState.RUNNING and one.number < trial.number]
+        if any(axes.row_of(one.params) == row for one in (*earlier, *filter(_carries_record, others))):
             return True
-        undecided = any(one.state is TrialState.RUNNING and len(one.params) < len(axes.axes) for one in earlier)
-        if not undecided or clock.monotonic_s() >= until_s:
+        if not any(len(one.params) < len(axes.axes) for one in earlier) or clock.monotonic_s() >= until_s:
             return False
         clock.sleep(_CLAIM_POLL_S)
-
-
-def _counts(trial: FrozenTrial) -> bool:
-    return trial.state is TrialState.RUNNING or _carries_record(trial)
 
 
 def _carries_record(trial: FrozenTrial) -> bool:
@@ -121,7 +118,8 @@ def _beat(trial: Trial, stop: threading.Event, beat_s: float) -> None:
 
 
 class Others:
-    """The other planners of a study, as one of them sees them. Alone (a study in the plan folder), there are none."""
+    """The other planners of a study, as one of them sees them in the trials it read at one moment. Alone (a study in
+    the plan folder), there are none."""
 
     def __init__(self, study: optuna.Study, *, place: StudyPlace, clock: Clock) -> None:
         self._study = study
@@ -130,33 +128,29 @@ class Others:
         self._read: set[int] = set()  # Optuna's numbers of the trials whose records were looked at
         self._heard: dict[int, tuple[int, float]] = {}  # of running trials: the last beat, and when it was new
 
-    def new_records(self) -> tuple[TrialRecord, ...]:
+    def new_records(self, trials: list[FrozenTrial]) -> tuple[TrialRecord, ...]:
         """The trials that ended anywhere since the last look, one's own among them. Raises InputError for one of
         another version."""
         if self._place.is_ours_alone:
             return ()
-        ended = [one for one in self._trials() if one.number not in self._read and _carries_record(one)]
+        ended = [one for one in trials if one.number not in self._read and _carries_record(one)]
         self._read |= {one.number for one in ended}
         records = [record_of(one.user_attrs) for one in ended]
         return tuple(record for record in records if record is not None)
 
-    def take_back(self) -> int:
-        """End the trials of planners that fell silent, so that their candidates are open again; how many those are."""
-        silent = [one for one in self._running() if self._silence_s(one) > self._place.grace_s]
-        for one in silent:
-            self._study.tell(one.number, state=TrialState.FAIL, skip_if_finished=True)
-        return len(silent)
+    def take_back(self, trials: list[FrozenTrial]) -> None:
+        """End the trials of planners that fell silent, so that their candidates are open at the next look."""
+        for one in self._running(trials):
+            if self._silence_s(one) > self._place.grace_s:
+                self._study.tell(one.number, state=TrialState.FAIL, skip_if_finished=True)
 
-    def num_running(self) -> int:
+    def num_running(self, trials: list[FrozenTrial]) -> int:
         """How many trials run elsewhere, those of the silent included until they are taken back."""
-        return len(self._running())
+        return len(self._running(trials))
 
-    def wait(self) -> bool:
-        """Wait a moment for a trial that runs elsewhere; False, at once, when none does."""
-        if not self._running():
-            return False
+    def wait(self) -> None:
+        """Wait a moment for a trial that runs elsewhere."""
         self._clock.sleep(_POLL_S)
-        return True
 
     def _silence_s(self, trial: FrozenTrial) -> float:
         beat, now_s = int(trial.user_attrs.get(BEAT, 0)), self._clock.monotonic_s()
@@ -166,14 +160,8 @@ class Others:
             self._heard[trial.number] = (beat, now_s)
         return now_s - since_s
 
-    def _running(self) -> list[FrozenTrial]:
-        if self._place.is_ours_alone:
-            return []
-        return [one for one in self._trials() if one.state is TrialState.RUNNING]
-
-    def _trials(self) -> list[FrozenTrial]:
-        trials: list[FrozenTrial] = self._study.get_trials(deepcopy=False)
-        return trials
+    def _running(self, trials: list[FrozenTrial]) -> list[FrozenTrial]:
+        return [] if self._place.is_ours_alone else [one for one in trials if one.state is TrialState.RUNNING]
 
 
 def number_for(wanted: int, taken: Callable[[int], bool]) -> int:

@@ -31,7 +31,7 @@ from planner.search.axes import Axes, AxisValue
 from planner.search.history import Ended, Observation
 from planner.search.problem import SearchProblem
 from planner.search.scoring import study_value
-from planner.search.shared import WORKER, record_attributes
+from planner.search.shared import WORKER, record_attributes, record_of
 from planner.search.storage import StudyKind, StudyPlace, file_of_url
 from planner.spec._record import record
 from planner.spec.codec import DecodeError, from_plain, to_plain
@@ -111,6 +111,13 @@ def open_study(place: StudyPlace, *, axes: Axes, truth: tuple[Told, ...]) -> opt
         return study
 
 
+def read_shared_trials(place: StudyPlace) -> tuple[TrialRecord, ...]:
+    """The trials in a shared study, made if need be. Raises InputError when it cannot be used or joined."""
+    with storage_errors(place):
+        ended = [trial for trial in _create(place).get_trials(deepcopy=False) if trial.state.is_finished()]
+    return tuple(record for record in map(record_of, (trial.user_attrs for trial in ended)) if record is not None)
+
+
 def ask(study: optuna.Study, *, axes: Axes, place: StudyPlace) -> tuple[Trial, int]:
     """Begin a trial: the sampler proposes one candidate. Returns Optuna's trial and the candidate's row.
 
@@ -152,8 +159,13 @@ def give_back(study: optuna.Study, trial: Trial, *, place: StudyPlace) -> None:
 
 def read_history(study: optuna.Study, axes: Axes, *, besides: int = -1) -> tuple[Observation, ...]:
     """All trials that ended, or run at another worker, as observations; but not Optuna's trial number `besides`."""
+    return history_of(study.get_trials(deepcopy=False), axes, besides=besides)
+
+
+def history_of(trials: list[FrozenTrial], axes: Axes, *, besides: int = -1) -> tuple[Observation, ...]:
+    """The same of trials that were read before."""
     seen = []
-    for trial in study.get_trials(deepcopy=False):
+    for trial in trials:
         if trial.number == besides or (axes.axes and not trial.params):
             continue
         row = axes.row_of(trial.params)

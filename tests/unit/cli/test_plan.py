@@ -32,6 +32,24 @@ def test_plan_hands_every_flag_to_the_product(cli: Cli) -> None:
     assert (request.resume, request.validate, request.dry_run) == (True, False, False)
 
 
+def test_join_names_the_study_of_another_planner(cli: Cli) -> None:
+    product = FakeUseCases()
+    cli("plan", "jobs/q.yaml", "--join", "url", product=product)
+    (request,) = product.requests
+    assert (request.storage, request.join) == ("url", True)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [("--join", "a", "--storage", "b"), ("--join", "a", "--trials", "none"), ("--storage", "a", "--trials", "none")],
+)
+def test_flags_of_a_study_that_contradict_or_have_no_effect_are_refused(cli: Cli, flags: tuple[str, ...]) -> None:
+    product = FakeUseCases()
+    run = cli("plan", "q.yaml", *flags, product=product)
+    assert (run.exit_code, product.requests) == (2, [])
+    assert_three_lines(run.err)
+
+
 def test_plan_without_flags_leaves_everything_to_the_job(cli: Cli) -> None:
     product = FakeUseCases()
     cli("plan", "jobs/q.yaml", product=product)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +16,10 @@ from planner.rundir import RunDir
 from planner.search import SearchPorts, StudyKind, StudyPlace, run_search, study_place
 from planner.search.axes import axes_of
 from planner.search.history import observe, row_of
+from planner.search.shared import record_attributes, record_of
+from planner.search.storage import storage_url
 from planner.search.study import open_study, read_history, told_of
-from planner.spec import Candidate, Outcome, TrialPolicy, TrialRecord
+from planner.spec import Candidate, Measured, Outcome, TrialPolicy, TrialRecord
 from tests.unit.search.builders import candidate, crashed, measured, out_of_memory, problem, trial
 from tests.unit.search.landscapes import memory_ports
 
@@ -157,7 +160,13 @@ def test_enqueued_candidate_is_tried_first_and_an_enqueued_illegal_one_passed_ov
 
 
 @pytest.mark.parametrize(
-    "url", ["nonsense", "sqlite:////proc/none/x.db", "postgresql+nodriver://localhost/x", "mysql://u@127.0.0.1:1/x"]
+    "url",
+    [
+        "nonsense",
+        "sqlite:////proc/none/x.db",
+        "postgresql+nodriver://localhost/x",
+        "postgresql+psycopg://u@127.0.0.1:1/x",
+    ],
 )
 def test_unusable_storage_is_an_input_error_with_its_mend(url: str) -> None:
     with pytest.raises(InputError, match="cannot be used") as refusal:
@@ -176,12 +185,74 @@ def test_folder_names_with_any_characters_hold_a_study(tmp_path: Path, name: str
 
 def test_study_place_follows_url_and_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_dir = RunDir.create(tmp_path / "p", "0123456789abcdef0123")
+    assert study_place(run_dir, url="postgres://u@h/d", machine="m").name == "meshplan-0123456789abcdef-m"
     local = study_place(run_dir, url=None)
     assert (local.kind, local.note, local.name) == (StudyKind.SQLITE, "", "meshplan-0123456789abcdef")
     assert study_place(run_dir, url="sqlite:///x.db").kind is StudyKind.URL
     monkeypatch.setattr(RunDir, "network_filesystem", "nfs4")
     network = study_place(run_dir, url=None)
     assert network.kind is StudyKind.JOURNAL and "nfs4" in network.note and network.file.name == "study.journal"
+
+
+def test_missing_driver_is_named_with_the_line_that_installs_it() -> None:
+    with pytest.raises(InputError, match="cannot be used") as refusal:
+        _open(StudyPlace(kind=StudyKind.URL, name="s", url="mysql+mysqldb://u:secret@127.0.0.1:1/x"), ())
+    assert "driver is not installed" in refusal.value.why and refusal.value.fix == "pip install 'meshplan[mysql]'"
+    assert "secret" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("said", "opened"),
+    [
+        ("postgres://u:p@h:5/d", "postgresql+psycopg://u:p@h:5/d"),
+        ("PostgreSQL://h/d", "postgresql+psycopg://h/d"),
+        ("postgresql+asyncpg://h/d", "postgresql+asyncpg://h/d"),
+        ("mysql://h/d", "mysql+pymysql://h/d"),
+        ("sqlite:///x.db", "sqlite:///x.db"),
+        ("journal:///x.journal", "journal:///x.journal"),
+        ("redis://h", "redis://h"),
+    ],
+)
+def test_storage_url_gets_the_driver_of_the_extras(said: str, opened: str) -> None:
+    assert storage_url(said) == opened
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "fix"),
+    [
+        ("shared.db", "is no storage URL", "sqlite:///file.db"),
+        ("", "is no storage URL", "sqlite:///file.db"),
+        ("postgre://h/d", "no study can be kept at postgre", "did you mean 'postgresql'?"),
+        ("sqlite://", "names no file", "sqlite:///file.db"),
+        ("sqlite:////nowhere/at/all/x.db", "there is no folder /nowhere/at/all", "make it"),
+    ],
+)
+def test_storage_url_that_is_none_is_refused_with_the_forms(said: str, error: str, fix: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        storage_url(said)
+    assert error in refusal.value.error and fix in refusal.value.fix
+
+
+def test_sqlite_is_refused_on_a_network_file_system_and_the_journal_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("planner.search.storage.network_filesystem", lambda folder: "nfs4")
+    with pytest.raises(InputError, match="SQLite cannot be shared") as refusal:
+        storage_url(f"sqlite:///{tmp_path}/x.db")
+    assert refusal.value.fix.endswith(f"journal:///{tmp_path}/x.journal")
+    assert storage_url(f"journal:///{tmp_path}/x.journal")
+
+
+def test_trial_of_many_ranks_travels_in_pieces_that_a_database_takes() -> None:
+    one = trial(3, _SOME[0], measured(10.0))
+    assert isinstance(one.outcome, Measured)
+    large = replace(one, outcome=replace(one.outcome, ranks=one.outcome.ranks * 4000))
+    for record in (one, large):
+        attributes = json.loads(json.dumps(record_attributes(record)))
+        assert record_of(attributes) == record
+        assert all(len(json.dumps(value)) < 65_000 for value in attributes.values())
+    with pytest.raises(InputError, match="cannot be read"):
+        record_of({"record": {"number": 1, "new_field": 2}})
 
 
 class _AlwaysRuns:
