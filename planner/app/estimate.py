@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from planner.app.estimate_row import Question, Setting, read_row
-from planner.cost import PROFILES, estimate_columns
+from planner.cost import estimate_columns
 from planner.errors import InputError
 from planner.rules import AXIS_RULES, BATCH_RULES, RuleContext, Severity
 from planner.spec import Estimate
@@ -73,12 +72,12 @@ def _columns(questions: list[Question]) -> CandidateColumns:
 
 
 def _priced(setting: Setting, columns: CandidateColumns) -> list[dict[str, Any]]:
-    profile = replace(PROFILES[setting.runtime], compiled=setting.compiled)
+    profile = setting.profile
     context = RuleContext(
         model=setting.model,
         training=setting.training,
         cluster=setting.cluster,
-        runtime=setting.runtime,
+        runtime=profile.runtime,
         reference_trainer=False,
     )
     reasons = _reasons(columns, context)

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field
 from planner.catalog import load_gpu, load_model, model_from_config, usual_node
 from planner.catalog.documents import Document
 from planner.catalog.strict import StrictModel, complain, validate, word_parser
+from planner.cost import RuntimeProfile, profile_for
 from planner.errors import InputError
 from planner.spec import (
     ActivationCheckpointing,
@@ -89,8 +90,7 @@ class Setting:
     model: ModelSpec
     training: TrainingSpec
     cluster: ClusterSpec
-    runtime: Runtime
-    compiled: bool
+    profile: RuntimeProfile
 
 
 def read_row(value: Any) -> Question:
@@ -103,6 +103,7 @@ def read_row(value: Any) -> Question:
             fix="give one of the two",
         )
     cluster = _cluster(row)
+    profile, attention = profile_for(row.runtime, attention=row.attention, gpu=cluster.gpu, compiled=row.torch_compile)
     setting = Setting(
         model=load_model(row.model) if isinstance(row.model, str) else model_from_config(row.model, "model"),
         training=TrainingSpec(
@@ -113,10 +114,9 @@ def read_row(value: Any) -> Question:
             trainable_fraction=row.trainable_fraction,
         ),
         cluster=cluster,
-        runtime=row.runtime,
-        compiled=row.torch_compile,
+        profile=profile,
     )
-    return _split(row, setting)
+    return _split(row, setting, attention=attention)
 
 
 def _cluster(row: EstimateRow) -> ClusterSpec:
@@ -145,7 +145,7 @@ def _cluster(row: EstimateRow) -> ClusterSpec:
     )
 
 
-def _split(row: EstimateRow, setting: Setting) -> Question:
+def _split(row: EstimateRow, setting: Setting, *, attention: Attention) -> Question:
     """The batch identity and the data-parallel size, or the reasons why there is none."""
     world = setting.cluster.world_size
     ranks = row.tensor_parallel_size * row.pipeline_parallel_size * row.sequence_parallel_size
@@ -177,7 +177,7 @@ def _split(row: EstimateRow, setting: Setting) -> Question:
         "zero_stage": row.zero_stage,
         "precision": PRECISIONS.index(row.precision),
         "checkpointed_layers": checkpointing_code(row.activation_checkpointing),
-        "attention": ATTENTIONS.index(row.attention),
+        "attention": ATTENTIONS.index(attention),
         "offload_optimizer": OFFLOAD_DEVICES.index(row.offload_optimizer),
         "offload_param": OFFLOAD_DEVICES.index(row.offload_param),
     }

@@ -6,7 +6,16 @@
 from planner.cost.calibration import Calibration, fit_calibration
 from planner.cost.columns import EstimateColumns
 from planner.cost.estimate import estimate_columns
-from planner.cost.profile import DEEPSPEED, FSDP, MEGATRON, PROFILES, REFERENCE_TRAINER, RuntimeProfile
+from planner.cost.profile import (
+    DEEPSPEED,
+    FSDP,
+    MEGATRON,
+    MEGATRON_PLAIN,
+    PROFILES,
+    REFERENCE_TRAINER,
+    RuntimeProfile,
+    profile_for,
+)
 from planner.cost.screening import SCREEN_MARGIN_FRACTION, screened_out
 
 screen_margin_fraction = SCREEN_MARGIN_FRACTION
@@ -15,6 +24,7 @@ __all__ = [
     "DEEPSPEED",
     "FSDP",
     "MEGATRON",
+    "MEGATRON_PLAIN",
     "PROFILES",
     "REFERENCE_TRAINER",
     "SCREEN_MARGIN_FRACTION",
@@ -23,6 +33,7 @@ __all__ = [
     "RuntimeProfile",
     "estimate_columns",
     "fit_calibration",
+    "profile_for",
     "screen_margin_fraction",
     "screened_out",
 ]

@@ -40,7 +40,7 @@ def stage_activations(shape: StageShape, *, axes: Axes, inputs: Inputs) -> Activ
     architecture, layers = inputs.architecture, shape.layers + shape.encoder_layers
     plain, checkpointed = _split_layers(axes, layers=layers)
     scores = _scores(axes, inputs=inputs)
-    whole = _per_token(architecture.layer, axes=axes) + scores
+    whole = _per_token(architecture.layer, axes=axes) + scores + _gathered_inputs(axes, inputs=inputs)
     selective = _selective_bytes(axes, inputs=inputs, whole=whole)
     is_selective = axes.checkpointed_layers == SELECTIVE_CHECKPOINTING
     input_bytes = _per_token(architecture.checkpoint, axes=axes)
@@ -51,11 +51,25 @@ def stage_activations(shape: StageShape, *, axes: Axes, inputs: Inputs) -> Activ
     working = _per_token(architecture.working, axes=axes) + 2.0 * scores
     logits = _logits(shape, axes=axes, inputs=inputs)
     return Activations(
-        kept=axes.tokens * shape.in_flight * (stored + outside + boundary),
+        kept=axes.tokens * shape.in_flight * (stored * _kept_factor(axes, inputs=inputs) + outside + boundary),
         layer=axes.tokens * (recomputed + working),
         loss=logits * _loss_bytes(axes, inputs=inputs),
         head=logits * axes.element_bytes,
     )
+
+
+def _gathered_inputs(axes: Axes, *, inputs: Inputs) -> FloatColumn | float:
+    """Per token: the inputs of attention and MLP that sequence-split tensor parallelism gathered, where they are kept
+    for backward instead of being gathered again: 2 h elements beside their split copies."""
+    if not inputs.profile.keeps_gathered_inputs:
+        return 0.0
+    extra = 2.0 * inputs.model.hidden_size * axes.element_bytes * (1.0 - 1.0 / axes.tensor)
+    return np.where(axes.sequence_split & (axes.pipeline == 1), extra, 0.0)
+
+
+def _kept_factor(axes: Axes, *, inputs: Inputs) -> FloatColumn | float:
+    """What a pipeline's micro-batches in flight hold, relative to what their layers save."""
+    return np.where(axes.pipeline > 1, inputs.profile.pipeline_kept_factor, 1.0)
 
 
 def _split_layers(axes: Axes, *, layers: FloatColumn) -> tuple[FloatColumn, FloatColumn]:

@@ -112,6 +112,8 @@ def _loss_bytes(*, upcasts: bool, profile: RuntimeProfile) -> tuple[float, float
     in BERT and T5, the three are of the logits' own type: 6. Megatron: fp32 softmax written in place and the 16-bit
     gradient: 6; torch.compile likewise. Fused kernels share logits and gradient: 4.
     """
+    if profile.loss_bytes:
+        return profile.loss_bytes, profile.loss_bytes
     if profile.fused_cross_entropy:
         return 4.0, 8.0
     if profile.loss_in_place or profile.compiled:

@@ -11,6 +11,7 @@ import numpy as np
 from planner.cost.axes import Axes
 from planner.cost.inputs import Inputs
 from planner.cost.parameters import StageShape
+from planner.cost.profile import RuntimeProfile
 from planner.cost.traffic import layer_traffic_bytes, loss_traffic_bytes
 from planner.spec._record import record
 from planner.spec.columns import FULL_CHECKPOINTING, PRECISIONS, SELECTIVE_CHECKPOINTING, FloatColumn
@@ -21,13 +22,15 @@ from planner.spec.model import ModelSpec, TracedModule
 # Share of the dense peak that large matrix products reach inside a training step: 0.73 at an A100's 312 TFLOP/s, and
 # less the higher the peak, because power, caches and tails do not grow with it: (312 / peak) ^ 0.16 gives 0.61 on
 # Hopper (H200 rows) and 0.53 on Blackwell (SimuMax's B200 rows). Plain fp32 units are easy to fill.
-_MATMUL_FRACTION, _REFERENCE_FLOPS_PER_S, _PEAK_EXPONENT = 0.73, 312.0e12, 0.16
+_MATMUL_FRACTION, _REFERENCE_FLOPS_PER_S, _PEAK_EXPONENT = 0.69, 312.0e12, 0.16
 _MATMUL_FRACTION_FP32 = 0.80
+# Of the products' time in a step without recompute: the two products of backward read and write more for their FLOP.
+_FORWARD_SHARE = 0.30
 _FP8_FRACTION = 0.8  # of the fp8 peak, relative to 16 bit's share: casts and scaling
 _CPU_MATMUL_FRACTION = 0.6
 # Flash attention, forward and backward together. Above Hopper's peak it falls behind, since the exponentials between
 # its products run on units that did not grow: (989 / peak) ^ 0.3, 0.39 on Blackwell (SimuMax's rows of 131,072 tokens).
-_ATTENTION_FRACTION, _ATTENTION_EXPONENT = 0.5, 0.3
+_ATTENTION_EXPONENT = 0.3
 _EAGER_ATTENTION_FRACTION = 0.35  # batched products of head-size width
 _GROUPED_FRACTION = 0.7  # of a dense product: experts get uneven, smaller groups (grouped_mm)
 _MEMORY_FRACTION = 0.85  # of the memory bandwidth that streaming kernels reach
@@ -65,26 +68,40 @@ def stage_work(shape: StageShape, *, axes: Axes, inputs: Inputs) -> Work:
     matmul_s = axes.tokens * (dense + grouped / _GROUPED_FRACTION) / axes.tensor / product_rate
     head_flops = axes.tokens * 2.0 * model.hidden_size * model.vocab_size / axes.tensor * shape.has_head
     attention_flops = axes.tokens * _attention_flops(axes, model=model) / axes.tensor
-    attention_s = attention_flops / (peak * _attention_fraction(axes, peak=peak))
+    attention_s = attention_flops / (peak * _attention_fraction(axes, peak=peak, profile=profile))
     bandwidth = gpu.memory_bandwidth_bytes_per_s * _MEMORY_FRACTION
     traffic_s = axes.tokens * layer_traffic_bytes(axes, model=model, profile=profile) / bandwidth
     loss_s = loss_traffic_bytes(axes, model=model, profile=profile) * shape.has_head / bandwidth
-    head_s, layer_s = head_flops / product_rate, matmul_s + attention_s + traffic_s
+    head_s = head_flops / product_rate
+    forward_s = matmul_s * _FORWARD_SHARE * 3.0 + attention_s + traffic_s
+    moved = _head_share(shape, axes=axes, profile=profile)
+    head_s, loss_s = head_s * moved, loss_s * moved
     selective_s = attention_s if profile.recomputes_attention_core else traffic_s
     is_selective = axes.checkpointed_layers == SELECTIVE_CHECKPOINTING
     again = 1.0 + (0.0 if inputs.training.lora_rank else inputs.training.trainable_fraction)
-    backward_layer_s = again * matmul_s + 2.5 * attention_s + 2.0 * traffic_s
+    accumulate_s = (dense + grouped) / 2.0 / axes.tensor * profile.gradient_copy_bytes / bandwidth
+    backward_share = (1.0 - _FORWARD_SHARE) * 1.5
+    attention_again = np.where(axes.is_eager, 2.0, 2.5)
+    backward_layer_s = again * backward_share * matmul_s + attention_again * attention_s + accumulate_s
+    backward_layer_s = backward_layer_s + profile.backward_traffic_factor * traffic_s
     return Work(
-        forward=layers * layer_s + head_s + loss_s / 3.0,
+        forward=layers * forward_s + head_s + loss_s / 3.0,
         backward=layers * backward_layer_s + again * head_s + loss_s * 2.0 / 3.0,
-        recompute=layers * np.where(is_selective, selective_s, recomputed_share(axes, layers=layers) * layer_s),
+        recompute=layers * np.where(is_selective, selective_s, recomputed_share(axes, layers=layers) * forward_s),
         flops=3.0 * (layers * (layer_flops + attention_flops) + head_flops),
     )
 
 
-def _attention_fraction(axes: Axes, *, peak: FloatColumn) -> FloatColumn:
+def _head_share(shape: StageShape, *, axes: Axes, profile: RuntimeProfile) -> FloatColumn:
+    """How much of the head's time the last stage has on top of its layers: all, or, where stages are shared out by
+    cost, about half (whole layers are moved, so the head is never quite made up for)."""
+    moves = profile.balances_stages & (axes.pipeline > 1) & (shape.index == axes.pipeline - 1)
+    return np.where(moves, 0.5, 1.0)
+
+
+def _attention_fraction(axes: Axes, *, peak: FloatColumn, profile: RuntimeProfile) -> FloatColumn:
     """Share of the peak that attention's products reach; fp32 units are filled by any kernel."""
-    flash = _ATTENTION_FRACTION * np.minimum(_HOPPER_FLOPS_PER_S / peak, 1.0) ** _ATTENTION_EXPONENT
+    flash = profile.attention_fraction * np.minimum(_HOPPER_FLOPS_PER_S / peak, 1.0) ** _ATTENTION_EXPONENT
     return np.where(axes.is_fp32, 1.0, np.where(axes.is_eager, _EAGER_ATTENTION_FRACTION, flash))
 
 

@@ -23,6 +23,7 @@ _QUERY_KEY_NORM = frozenset({"qwen3", "qwen3_moe", "gemma3", "gemma3_text", "olm
 _NORM_SCALES_IN_FP32 = frozenset({"gemma", "gemma2", "gemma3", "gemma3_text"})
 # Query, key and value are slices of one product, and the value slice keeps all of it alive.
 _FUSED_QUERY_KEY_VALUE = frozenset({"phi3"})
+_FUSED_PRODUCTS = frozenset({"phi3", "gpt2"})
 # Eager attention takes the softmax in the training precision in these; elsewhere in fp32, and casts.
 _SOFTMAX_IN_16_BIT = frozenset({"gpt2", "bert", "t5"})
 # The router works on an fp32 copy of its input.
@@ -89,6 +90,19 @@ def softmax_upcasts(model: ModelSpec) -> bool:
     return model.model_type not in _SOFTMAX_IN_16_BIT
 
 
+def modules_with_weights(model: ModelSpec) -> float:
+    """Leaf modules of one layer that hold weights, as Hugging Face builds them: what ZeRO-3's hooks are around.
+
+    Query, key, value, output (GPT-2, Phi-3: one for query, key and value), the MLP's matrices (Phi-3: gate and up in
+    one), the norms; experts: all gates and ups in one tensor, all downs in another, and the router.
+    """
+    fused = model.model_type in _FUSED_PRODUCTS
+    attention = 2.0 if fused else 4.0
+    mlp = 3.0 if model.num_experts or (model.gated_mlp and not fused) else 2.0
+    per_head_norms = 2.0 if model.model_type in _QUERY_KEY_NORM else 0.0
+    return attention + mlp + norms_per_layer(model) + per_head_norms
+
+
 def norms_per_layer(model: ModelSpec) -> float:
     """2, or as many as the norm weights say (Gemma-2 has 4, T5's decoder 3)."""
     width = model.hidden_size * (1 if model.rms_norm else 2)
@@ -100,7 +114,7 @@ def norm_saved(model: ModelSpec, *, profile: RuntimeProfile) -> Saved:
     input); T5's also keeps its 16-bit input. LayerNorm and fused RMSNorm: input h, output h. Statistics: 4 or 8 bytes.
     """
     hidden = float(model.hidden_size)
-    if not model.rms_norm or not profile.norm_saves_fp32_input or profile.compiled:
+    if not model.rms_norm or not profile.hugging_face_code or profile.compiled:
         return Saved(elements=2.0 * hidden, bytes=8.0)
     if model.model_type in _NORM_SCALES_IN_FP32:
         return Saved(elements=hidden, bytes=8.0 * hidden + 4.0)
@@ -139,11 +153,12 @@ def _activation_copies(model: ModelSpec, *, profile: RuntimeProfile) -> float:
     1 (the output is the next product's input). GELU written in Python: 5 (input, tanh, 1 + tanh, input / 2, product).
     """
     name, fused = activation_name(model), profile.fused_activation or profile.compiled
+    is_python = name in PYTHON_GELU and profile.hugging_face_code and not fused
     if model.gated_mlp:
         if fused:
             return 3.0
-        return 7.0 if name in PYTHON_GELU else 4.0
-    if name in PYTHON_GELU and not fused:
+        return 7.0 if is_python else 4.0
+    if is_python:
         return 5.0
     return 1.0 if name == "relu" else 2.0
 

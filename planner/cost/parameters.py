@@ -73,6 +73,7 @@ class RankParameters:
     layer: FloatColumn  # one layer of this stage
     head: FloatColumn  # the head's weight, where the stage has it
     largest: FloatColumn  # one parameter tensor
+    fused_mlp: FloatColumn  # the MLP's first product, gate and up in one
     outside: FloatColumn  # embedding, head and final norm, where the stage has them
 
 
@@ -109,6 +110,7 @@ def rank_parameters(shape: StageShape, *, axes: Axes, inputs: Inputs) -> RankPar
         layer=dense_layer + expert_layer,
         head=head * share,
         largest=np.maximum(embedding * shape.has_embedding, np.maximum(head, _largest_layer_tensor(axes, model=model))),
+        fused_mlp=(2.0 if model.gated_mlp else 1.0) * share * model.hidden_size * model.ffn_hidden_size / tensor,
         outside=outside,
     )
 
@@ -126,6 +128,7 @@ def _traced_parameters(axes: Axes, *, traced: TracedModule, share: float) -> Ran
         layer=largest,
         head=none,
         largest=largest,
+        fused_mlp=none,
         outside=none,
     )
 

@@ -85,7 +85,7 @@ def _rank_states(params: RankParameters, *, axes: Axes, inputs: Inputs) -> State
     if inputs.profile.runtime is Runtime.FSDP:
         return fsdp_states(params, axes=axes, moments=inputs.moments)
     if inputs.profile.runtime is Runtime.MEGATRON:
-        return megatron_states(params, axes=axes, moments=inputs.moments)
+        return megatron_states(params, axes=axes, profile=inputs.profile, moments=inputs.moments)
     return deepspeed_states(params, axes=axes, profile=inputs.profile, moments=inputs.moments)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from planner.cost.axes import Axes
 from planner.cost.parameters import RankParameters
+from planner.cost.profile import RuntimeProfile
 from planner.cost.states import Held, States, shards_of
 
 
@@ -38,18 +39,22 @@ def fsdp_states(params: RankParameters, *, axes: Axes, moments: float) -> States
     )
 
 
-def megatron_states(params: RankParameters, *, axes: Axes, moments: float) -> States:
+def megatron_states(params: RankParameters, *, axes: Axes, profile: RuntimeProfile, moments: float) -> States:
     """Megatron-Core: 16-bit weights, one fp32 gradient buffer of the local model (DistributedDataParallel), fp32 master
     weights and moments whole or, with the distributed optimizer (ZeRO-1), / n. fp32: no second weights.
 
-    e T + 4 T + (4 + moments) T / n. The head's weight gradient exists once more, in 16 bit, before it is added.
+    e T + 4 T + (4 + moments) T / n. A weight's gradient exists once more, in 16 bit, before it is added: the head's, or
+    that of gate and up together; plain runtimes keep all of these beside the fp32 ones.
     """
     parts, element = shards_of(params, axes=axes), axes.element_bytes
     weights = np.where(axes.zero_stage == 3, parts.weight_shard, parts.local) * element
     owned = np.where(axes.zero_stage >= 1, parts.shard, parts.trained)
     optimizer = owned * (moments + np.where(axes.is_fp32, 0.0, 4.0))
     gradients = 4.0 * np.where(axes.zero_stage >= 2, parts.shard, parts.trained)
+    if profile.keeps_gradients_twice:
+        gradients = gradients + np.where(axes.is_fp32, 0.0, element * parts.trained)
     gathered = np.where((axes.zero_stage == 3) & (axes.shards > 1), element * 2.0 * params.layer, 0.0)
     common = Held(parameters=weights, gradients=gradients, optimizer=optimizer, buffers=gathered)
-    first = Held(parameters=weights, gradients=gradients, optimizer=optimizer, buffers=gathered + element * params.head)
-    return States(loss=common, first_gradient=first, backward=common, step=common)
+    fresh = np.maximum(params.head, params.fused_mlp) * (0.0 if profile.keeps_gradients_twice else element)
+    first = Held(parameters=weights, gradients=gradients, optimizer=optimizer, buffers=gathered + fresh)
+    return States(loss=common, first_gradient=first, backward=first, step=common)

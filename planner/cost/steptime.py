@@ -10,13 +10,17 @@ import numpy as np
 from planner.cost.axes import Axes
 from planner.cost.compute import Work, recomputed_share, stage_work
 from planner.cost.inputs import Inputs
-from planner.cost.links import Group, all_reduce_s, all_to_all_s, ring_gather_s, send_s
+from planner.cost.layer_tensors import modules_with_weights
+from planner.cost.links import Group, Network, all_reduce_s, all_to_all_s, ring_gather_s, send_s
 from planner.cost.parameters import FIRST, LATER_STAGES, StageShape, rank_parameters, stage_shape
+from planner.cost.profile import RuntimeProfile
 from planner.spec._record import record
 from planner.spec.columns import FloatColumn
 from planner.spec.kinds import DeviceKind
 
 _TENSORS_PER_LAYER = 10.0  # parameter tensors of a layer
+_GATHERS_PER_LAYER = 8.0  # all-gathers and reduce-scatters of a sequence-split layer, forward and backward
+_OVERLAP_POWER = 4.0
 _HOST_UPDATE_BYTES_PER_S = 6.0e10  # DeepSpeed's CPU Adam is bound by host memory: per process, several share a node
 _NVME_BYTES_PER_S = 3.0e9
 
@@ -72,6 +76,11 @@ def step_time(axes: Axes, *, inputs: Inputs) -> StepColumns:
     return StepColumns(parts=parts, total=total, model_flops=total_flops)
 
 
+def network_of(profile: RuntimeProfile) -> Network:
+    """What the runtime's published runs showed of the network."""
+    return Network(step_s=profile.network_step_s, ring_bytes_per_s=profile.network_ring_bytes_per_s)
+
+
 def _slowest_stage(axes: Axes, *, inputs: Inputs) -> tuple[_StageTime, FloatColumn]:
     """The stage whose micro-batch takes longest, and the model FLOP of a step over all ranks."""
     slowest = _stage_time(stage_shape(FIRST, axes=axes, model=inputs.model), axes=axes, inputs=inputs)
@@ -110,7 +119,7 @@ def _stage_time(shape: StageShape, *, axes: Axes, inputs: Inputs) -> _StageTime:
     work = stage_work(shape, axes=axes, inputs=inputs)
     compute = work.forward + work.backward
     tensor = _tensor_parallel(shape, axes=axes, work=work, inputs=inputs)
-    host = _host_wait(shape, axes=axes, inputs=inputs, device_s=compute + work.recompute)
+    host = _host_wait(shape, axes=axes, inputs=inputs, device_s=compute + work.recompute + tensor)
     ranks = axes.tensor * axes.sequence * axes.data
     crosses = ranks >= axes.gpus_per_node
     hidden_bytes = axes.tokens * inputs.model.hidden_size * axes.element_bytes / axes.tensor
@@ -122,27 +131,39 @@ def _host_wait(shape: StageShape, *, axes: Axes, inputs: Inputs, device_s: Float
     """Seconds per micro-batch that the device waits for the host.
 
     Host seconds = layers x (layer + a third of it recomputed + tensor-parallel launches + ZeRO-3's hooks); what exceeds
-    the device's work shows, and the fixed cost of a micro-batch always does. A CPU device does its own launching.
+    the device's work, collectives included, shows, and the fixed cost of a micro-batch always does. ZeRO-3's hooks
+    fetch and release each module with weights forward and backward, and once more where it is recomputed: half more. A
+    CPU device does its own launching.
     """
     profile = inputs.profile
     layers = shape.layers + shape.encoder_layers
     recomputed = recomputed_share(axes, layers=layers)
     per_layer = profile.layer_host_s * (1.0 + recomputed / 3.0) + (axes.tensor > 1) * profile.tensor_layer_host_s
-    per_layer = per_layer + np.where(axes.zero_stage == 3, profile.gathered_layer_host_s, 0.0)
+    modules = modules_with_weights(inputs.model) * profile.gathered_module_host_s
+    hooks = profile.gathered_layer_host_s + modules * (1.0 + recomputed / 2.0)
+    per_layer = per_layer + np.where(axes.zero_stage == 3, hooks, 0.0)
+    steps_s = _GATHERS_PER_LAYER * (axes.tensor - 1) * profile.pipelined_tensor_step_s
+    is_both = (axes.pipeline > 1) & (axes.tensor > 1)
+    per_layer = np.maximum(per_layer, np.where(is_both, profile.pipelined_tensor_layer_s + steps_s, 0.0))
     if inputs.cluster.gpu.device is DeviceKind.CPU:
         return np.full(len(axes), profile.micro_batch_host_s)
-    return np.asarray(np.maximum(layers * per_layer - device_s, 0.0) + profile.micro_batch_host_s)
+    host_s = layers * per_layer
+    together = (host_s**_OVERLAP_POWER + device_s**_OVERLAP_POWER) ** (1.0 / _OVERLAP_POWER)
+    return np.asarray(np.maximum(together - device_s, 0.0) + profile.micro_batch_host_s)
 
 
 def _tensor_parallel(shape: StageShape, *, axes: Axes, work: Work, inputs: Inputs) -> FloatColumn:
     """Two all-reduces of tokens x h forward and two backward per layer (Shoeybi et al. 2019, arXiv 1909.08053), twice
-    forward when recomputing; Ulysses' four all-to-alls and the experts' two, forward and backward."""
-    model, cluster = inputs.model, inputs.cluster
+    forward when recomputing; split by sequence (Korthikanti et al. 2022) each is a reduce-scatter and an all-gather.
+    Ulysses' four all-to-alls and the experts' two, forward and backward."""
+    model, cluster, network = inputs.model, inputs.cluster, network_of(inputs.profile)
     group = Group(size=axes.tensor, per_node=np.minimum(axes.tensor, axes.gpus_per_node))
     layers = shape.layers + shape.encoder_layers
     hidden_bytes = axes.tokens * model.hidden_size * axes.element_bytes
     recomputed = np.where(work.forward > 0, np.minimum(work.recompute / np.maximum(work.forward, 1e-12), 1.0), 0.0)
-    once = all_reduce_s(hidden_bytes, group=group, cluster=cluster)
+    reduced = all_reduce_s(hidden_bytes, group=group, cluster=cluster, network=network)
+    split = 2.0 * ring_gather_s(hidden_bytes, group=group, cluster=cluster, network=network)
+    once = np.where(axes.sequence_split, split, reduced)
     tensor = layers * (4.0 + 2.0 * recomputed) * once * (1.0 - inputs.profile.overlap_tensor_fraction)
     ulysses = Group(size=axes.sequence, per_node=np.minimum(axes.sequence, axes.gpus_per_node))
     heads_bytes = hidden_bytes / axes.tensor
@@ -170,9 +191,10 @@ def _data_parallel(axes: Axes, *, inputs: Inputs, backward_s: FloatColumn) -> Fl
     gradients = (params.trained_dense + params.trained_expert) * np.where(
         profile.fp32_gradients, 4.0, axes.element_bytes
     )
-    reduce_s = all_reduce_s(gradients, group=group, cluster=cluster)
-    gather_s = ring_gather_s(weights, group=group, cluster=cluster)
-    scatter_s = ring_gather_s(gradients, group=group, cluster=cluster)
+    network = network_of(profile)
+    reduce_s = all_reduce_s(gradients, group=group, cluster=cluster, network=network)
+    gather_s = ring_gather_s(weights, group=group, cluster=cluster, network=network)
+    scatter_s = ring_gather_s(gradients, group=group, cluster=cluster, network=network)
     m = axes.accumulation
     stage = axes.zero_stage
     sharded_reduce = scatter_s if profile.fp32_gradients else reduce_s

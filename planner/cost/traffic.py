@@ -15,11 +15,11 @@ from planner.spec.model import ModelSpec
 
 # Reads and writes of each eager kernel of Hugging Face's code in 16 bit, bytes per element, forward.
 _RMS_NORM = 36.0  # to fp32, square, mean, scale, to 16 bit, weight
-_LAYER_NORM = 4.0  # one kernel
+_FUSED_NORM = 4.0  # one kernel, as every LayerNorm is
 _RESIDUAL = 6.0
 _DROPOUT = 5.0
-_ROTARY = 18.0  # two products, rotation, negation, sum
-_GATE = 10.0  # SiLU and product
+_ROTARY, _FUSED_ROTARY = 18.0, 4.0  # two products, rotation, negation, sum
+_GATE, _FUSED_GATE = 10.0, 6.0  # SiLU and product
 _GELU = 4.0  # one kernel
 _GELU_PYTHON = 34.0  # power, scale, sum, scale, tanh, one plus, half, product
 _SCORES = 24.0  # scale, mask, softmax in fp32, cast, dropout
@@ -32,19 +32,23 @@ def layer_traffic_bytes(axes: Axes, *, model: ModelSpec, profile: RuntimeProfile
     """Bytes read and written per token by one average layer's forward pass on one rank.
 
     whole = h (2 norms + 2 residuals + dropouts) + routed copies; split = rotary (a + g) + activation f; eager attention
-    adds its passes over heads x keys. `elementwise_fraction` of the runtime's fused kernels; fp32 doubles.
+    adds its passes over heads x keys. fp32 doubles.
     """
     hidden = float(model.hidden_size)
     moe_share = model.num_moe_layers / model.num_layers if model.num_layers else 0.0
     routed = float(model.num_experts_per_token)
     ffn = model.ffn_hidden_size * (1.0 - moe_share)
     ffn += moe_share * (routed + model.num_shared_experts) * model.expert_ffn_hidden_size
-    norm = _RMS_NORM if model.rms_norm else _LAYER_NORM
+    eager_norm = model.rms_norm and profile.hugging_face_code
+    norm = _RMS_NORM if eager_norm else _FUSED_NORM
     dropout = 2.0 * _DROPOUT if model.hidden_dropout_fraction > 0 else 0.0
     whole = hidden * (2.0 * norm + 2.0 * _RESIDUAL + dropout + moe_share * routed * _ROUTED)
-    rotary = _ROTARY if model.rms_norm else 0.0
-    split = rotary * (model.num_heads + model.num_kv_heads) * model.head_size + _activation(model) * ffn
-    fused = profile.elementwise_fraction * (_COMPILED_FRACTION if profile.compiled else 1.0)
+    rotary = (_ROTARY if eager_norm else _FUSED_ROTARY) if model.rms_norm else 0.0
+    heads = (model.num_heads + model.num_kv_heads) * model.head_size
+    split = rotary * heads + _activation(model, profile=profile) * ffn
+    if not eager_norm:
+        split += profile.attention_copy_bytes * (model.num_heads + model.num_kv_heads) * 2.0 * model.head_size
+    fused = _COMPILED_FRACTION if profile.compiled else 1.0
     per_token = whole / np.where(axes.sequence_split, axes.tensor, 1.0) + split / axes.tensor
     keys = axes.tokens * axes.sequence / axes.micro_batch
     passes = _SCORES_FUSED if profile.recomputes_attention_core else _SCORES
@@ -52,8 +56,10 @@ def layer_traffic_bytes(axes: Axes, *, model: ModelSpec, profile: RuntimeProfile
     return (per_token * fused + scores) * axes.element_bytes / 2.0
 
 
-def _activation(model: ModelSpec) -> float:
-    is_python = activation_name(model) in PYTHON_GELU
+def _activation(model: ModelSpec, *, profile: RuntimeProfile) -> float:
+    if profile.fused_activation:
+        return _FUSED_GATE if model.gated_mlp else _GELU
+    is_python = activation_name(model) in PYTHON_GELU and profile.hugging_face_code
     if model.gated_mlp:
         return _GATE + (_GELU_PYTHON - _GELU if is_python else 0.0)
     return _GELU_PYTHON if is_python else _GELU

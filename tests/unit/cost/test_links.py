@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from planner.cost.links import Group, all_reduce_s, all_to_all_s, ring_gather_s, send_s
+from planner.cost.links import Group, Network, all_reduce_s, all_to_all_s, ring_gather_s, send_s
 from tests.unit.cost.samples import cluster
 
 
@@ -38,8 +38,31 @@ def test_small_gather_costs_its_latency() -> None:
 
 def test_all_reduce_moves_the_message_twice() -> None:
     group = _group(8, 8)
-    gathered = ring_gather_s(_bytes(1e9), group=group, cluster=cluster())
-    assert all_reduce_s(_bytes(1e9), group=group, cluster=cluster())[0] == pytest.approx(2 * gathered[0])
+    gathered = ring_gather_s(_bytes(1e10), group=group, cluster=cluster())
+    assert all_reduce_s(_bytes(1e10), group=group, cluster=cluster())[0] == pytest.approx(2 * gathered[0], rel=0.01)
+
+
+def test_small_all_reduce_goes_as_a_tree() -> None:
+    seconds = all_reduce_s(_bytes(64.0), group=_group(64, 8), cluster=cluster())[0]
+    assert seconds == pytest.approx(2 * 6 * cluster().inter_node_link.latency_s, rel=0.01)
+
+
+def test_gather_of_many_ranks_waits_for_every_step_of_the_ring() -> None:
+    seconds = ring_gather_s(_bytes(64.0), group=_group(64, 8), cluster=cluster())[0]
+    assert seconds == pytest.approx(63 * cluster().inter_node_link.latency_s, rel=0.01)
+
+
+def test_a_network_that_limits_each_ring_slows_large_messages_between_nodes_only() -> None:
+    limited = Network(ring_bytes_per_s=1e11)
+    inside, across = _group(8, 8), _group(64, 8)
+    usual = [ring_gather_s(_bytes(1e10), group=group, cluster=cluster())[0] for group in (inside, across)]
+    slower = [
+        ring_gather_s(_bytes(1e10), group=group, cluster=cluster(), network=limited)[0] for group in (inside, across)
+    ]
+    assert slower[0] == usual[0]
+    assert slower[1] > 3 * usual[1]
+    reduced = all_reduce_s(_bytes(1e10), group=across, cluster=cluster(), network=limited)[0]
+    assert reduced < 2 * slower[1]  # trees meet less of the limit
 
 
 def test_groups_with_more_ranks_on_a_node_share_its_network_links() -> None:
