@@ -16,12 +16,13 @@ from planner import __version__
 from planner.cli.check import check
 from planner.cli.estimate import estimate
 from planner.cli.folder_verbs import emit, report, verify
+from planner.cli.interrupts import interruptible
 from planner.cli.listing import list_known
 from planner.cli.plan import plan
 from planner.cli.problems import print_error, unknown_verb, usage_error
 from planner.cli.session import Invocation, Unwritable, flush_stdout, silence_stdout
 from planner.cli.usecases import ProductUseCases, UseCases
-from planner.errors import InputError, PlannerError
+from planner.errors import InputError, Interrupted, PlannerError
 
 _VERBS: dict[str, tuple[Callable[..., None], str]] = {
     "plan": (plan, "From a job file to a plan folder, by real trials."),
@@ -93,8 +94,12 @@ def _run(app: typer.Typer, name: str, arguments: Sequence[str] | None, use_cases
     words = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in words  # the command line may be what is wrong, so it is not asked for its flags
     try:
-        code = _invoke(app, name, words, use_cases)
-        flush_stdout()
+        with interruptible():
+            code = _invoke(app, name, words, use_cases)
+            flush_stdout()
+    except KeyboardInterrupt:  # before or after the verb's own work, which has words of its own for it
+        print_error(Interrupted("interrupted", why="it was told to stop", fix="run the command again"), as_json=as_json)
+        return Interrupted.exit_code
     except BrokenPipeError:
         silence_stdout()
         return 0

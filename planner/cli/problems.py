@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import sys
@@ -17,7 +18,15 @@ _STYLES = {"error": "bold red", "why": "bold yellow", "fix": "bold green"}
 
 
 def print_error(error: PlannerError, *, as_json: bool) -> None:
-    """Print `error:`, `why:`, `fix:`, one line each; colour only on a terminal. As JSON: a document on stdout."""
+    """Print `error:`, `why:`, `fix:`, one line each; colour only on a terminal. As JSON: a document on stdout.
+
+    Where nobody can be told any more (a terminal that went away), the exit code alone says it.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        _print_error(error, as_json=as_json)
+
+
+def _print_error(error: PlannerError, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(error_document(error), ensure_ascii=False))
         return
