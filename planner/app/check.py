@@ -234,13 +234,13 @@ def _answer(result: LintResult, document: Document, *, source: _Source, context:
         releases=result.releases,
         findings=_shown(result.findings, document),
         notes=_shown(result.notes, document),
+        data_parallel_size=result.data_parallel_size,
         batch=()
         if batch is None
         else (
             ("train_batch_size", batch.train_batch_size),
             ("train_micro_batch_size_per_gpu", batch.micro_batch_size),
             ("gradient_accumulation_steps", batch.gradient_accumulation_steps),
-            ("data_parallel_size", batch.data_parallel_size),
         ),
     )
 

@@ -61,7 +61,8 @@ class CheckedFinding:
 
 @record
 class CheckResult:
-    """`notes`: what the file leaves to others, no fault. `batch`: (name, value) of the split DeepSpeed derives.
+    """`notes`: what the file leaves to others, no fault. `batch`: (name, value) of the split DeepSpeed derives;
+    `data_parallel_size`: the ranks it counts, 0 unknown.
 
     `mended`: codes and keys of what was corrected; `written`: the corrected file, None when none was asked for or
     nothing was to be corrected.
@@ -74,6 +75,7 @@ class CheckResult:
     findings: tuple[CheckedFinding, ...]
     notes: tuple[CheckedFinding, ...]
     batch: tuple[tuple[str, int], ...] = ()
+    data_parallel_size: int = 0
     mended: tuple[CheckedFinding, ...] = ()
     written: Path | None = None
     lost_comments: bool = False

@@ -97,6 +97,7 @@ def check_document(result: CheckResult) -> dict[str, Any]:
         "consumer": result.consumer.value,
         "deepspeed_versions": list(result.releases),
         "batch": dict(result.batch) or None,
+        "data_parallel_size": result.data_parallel_size or None,
     }
     if result.mended or result.written is not None:
         document["fixed"] = [_finding(finding) for finding in result.mended]
@@ -131,9 +132,12 @@ def _view(result: CheckResult) -> Iterator[Text]:
         yield Text("left to others or to defaults:", style="dim")
     for note in result.notes:
         yield Text(f"  {note.key}: {one_line(note.message)}", style="dim")
+    ranks = plural(result.data_parallel_size, "data-parallel rank")
     if result.batch:
-        train, micro, accumulation, ranks = (value for _name, value in result.batch)
-        yield Text(f"batch: {train} = micro-batch {micro} x accumulation {accumulation} x {ranks} data-parallel ranks")
+        train, micro, accumulation = (value for _name, value in result.batch)
+        yield Text(f"batch: {train} = micro-batch {micro} x accumulation {accumulation} x {ranks}")
+    elif result.data_parallel_size:
+        yield Text(f"the batch is split over {ranks}")
     yield Text(_verdict(result), style="bold green" if result.ok else "bold red")
 
 

@@ -20,6 +20,7 @@ from planner.rules import (
     Finding,
     Severity,
     check_config,
+    data_parallel_world,
     parse_release,
     solve_batch,
 )
@@ -32,12 +33,14 @@ _ORDER = tuple(Severity)
 class LintResult:
     """`findings`: what is wrong or worth knowing, errors first, then by line. `notes`: what the file leaves to others.
 
-    `batch`: how DeepSpeed will split it, where the world is known and it closes. `releases`: judged for these.
+    `batch`: how DeepSpeed will split it, where the world is known and it closes. `data_parallel_size`: the ranks over
+    which it is split, 0 unknown. `releases`: judged for these.
     """
 
     findings: tuple[Finding, ...]
     notes: tuple[Finding, ...]
     batch: Batch | None
+    data_parallel_size: int
     releases: tuple[str, ...]
 
     @property
@@ -64,6 +67,7 @@ def lint_document(document: Document, context: ConfigContext) -> LintResult:
         findings=tuple(finding for finding in merged if finding.severity is not Severity.NOTE),
         notes=tuple(finding for finding in merged if finding.severity is Severity.NOTE),
         batch=None if document.unreadable else solve_batch(view),
+        data_parallel_size=data_parallel_world(view),
         releases=releases,
     )
 

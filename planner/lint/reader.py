@@ -68,6 +68,7 @@ class _Reader:
         self._text = text
         self._at = 0
         self._num_values = 0
+        self._has_swallowed_comma = False  # by words without quotes, which go on to the end of the line
         self._line_starts = [0, *(match.end() for match in re.finditer(r"\r\n|\r|\n", text))]
 
     def place(self, position: int) -> Place:
@@ -151,7 +152,7 @@ class _Reader:
                 self._note(SyntaxKind.TRAILING_COMMA, comma, key=".".join(path), detail="a trailing comma")
             if character == ",":
                 self._fail("two commas in a row")
-        elif character not in (end, ""):
+        elif character not in (end, "") and not self._has_swallowed_comma:
             quoted = character in "\"'" or end == "]"
             kind = SyntaxKind.MISSING_COMMA if quoted else SyntaxKind.OTHER
             self._note(kind, self._at, key=".".join(path), detail="no comma between entries")
@@ -167,8 +168,8 @@ class _Reader:
         name = self._text[start:end]
         if not name:
             self._fail("a name is missing here")
-        self._at = end
-        if self._next() != ":":
+        self._at = _match_end(_BLANK, self._text, end)  # no comment goes between a bare name and its colon
+        if self._text[self._at : self._at + 1] != ":":
             self._fail(f"a colon is missing after the name {name[:60]!r}")
         self._note(SyntaxKind.UNQUOTED, start, detail=f"the name {name[:60]!r} without quotes")
         return name
@@ -179,6 +180,7 @@ class _Reader:
             self._fail(f"more than {MAX_VALUES} values: this is no configuration")
         if len(path) > MAX_DEPTH:
             self._fail(f"nested deeper than {MAX_DEPTH} levels")
+        self._has_swallowed_comma = False
         character = self._text[self._at : self._at + 1]
         if character == "{":
             self._at += 1
@@ -276,6 +278,7 @@ class _Reader:
         end = match.start() if match else len(self._text)
         text = self._text[start:end].strip()
         self._at = end
+        self._has_swallowed_comma = text.endswith(",")
         self._note_words(text, word, position=start, path=path)
         return text
 

@@ -7,7 +7,7 @@
 from planner.rules.batch_rules import BATCH_RULES
 from planner.rules.config_accelerate import MEANS as ACCELERATE_MEANS
 from planner.rules.config_accelerate import accelerate_block
-from planner.rules.config_batch import Batch, solve_batch
+from planner.rules.config_batch import Batch, data_parallel_world, solve_batch
 from planner.rules.config_context import (
     AUTO,
     ConfigContext,
@@ -68,6 +68,7 @@ __all__ = [
     "applied",
     "check_config",
     "checkpointing_refusal",
+    "data_parallel_world",
     "key_history",
     "known_keys",
     "mentions_auto",

@@ -12,7 +12,8 @@ from typing import Any
 
 from planner.rules.config_batch import data_parallel_world
 from planner.rules.config_context import AUTO, Breach, ConfigView, Consumer, Severity
-from planner.rules.config_entries import shown
+from planner.rules.config_entries import entries, shown
+from planner.rules.config_values import RESOLVED_BY_HUGGINGFACE
 from planner.rules.patches import put
 from planner.rules.rule import Rule
 
@@ -28,6 +29,7 @@ _ONE_TO_ONE: Mapping[str, str] = {
 }
 # transformers 5.24, training_args.py
 _DEFAULT_MICRO_BATCH = 8
+_MOST_NAMED = 6  # keys that a message lists
 _DEFAULT_BETAS = (0.9, 0.999)
 
 # The Trainer's schedule that does what DeepSpeed's does.
@@ -69,7 +71,7 @@ def _expected(view: ConfigView, arguments: Mapping[str, Any]) -> Iterator[tuple[
     if {"adam_beta1", "adam_beta2"} & set(arguments):
         betas = [arguments.get(f"adam_beta{place + 1}", _DEFAULT_BETAS[place]) for place in (0, 1)]
         yield "optimizer.params.betas", "adam_beta1 and adam_beta2", betas
-    if {"fp16", "bf16"} & set(arguments):
+    if {"fp16", "bf16"} & set(arguments) and AUTO not in (arguments.get("fp16"), arguments.get("bf16")):
         for name in ("fp16", "bf16"):
             yield f"{name}.enabled", name, arguments.get(name, False) is True
     steps = arguments.get("warmup_steps")
@@ -164,6 +166,32 @@ def _hidden_size(view: ConfigView) -> Iterable[Breach]:
     )
 
 
+def _guessed(view: ConfigView) -> Iterable[Breach]:
+    """What the file would be to DeepSpeed itself, where "auto" alone made it Hugging Face's."""
+    context = view.context
+    if not view.resolves_auto or context.consumer_stated or context.accelerate or context.trainer_args:
+        return
+    left = [entry.path for entry in entries(view) if entry.value == AUTO and entry.path in RESOLVED_BY_HUGGINGFACE]
+    if left:
+        more = f" and {len(left) - _MOST_NAMED} more" if len(left) > _MOST_NAMED else ""
+        yield Breach(
+            key=left[0],
+            message="the file holds 'auto' and is taken for Hugging Face's; to DeepSpeed itself these are errors: "
+            + ", ".join(left[:_MOST_NAMED])
+            + more,
+            fix="say --consumer deepspeed, if no Trainer or accelerate reads the file first",
+        )
+
+
+def _without_zero(view: ConfigView) -> Iterable[Breach]:
+    if view.resolves_auto and not view.has("zero_optimization") and not view.flag("autotuning.enabled"):
+        yield Breach(
+            key="zero_optimization",
+            message="accelerate refuses a DeepSpeed file without zero_optimization",
+            fix='write {"stage": 0} or the stage you mean',
+        )
+
+
 def _fraction_of_old(view: ConfigView) -> Iterable[Breach]:
     key = "zero_optimization.stage3_prefetch_bucket_size"
     if view.resolves_auto and view.get(key) == AUTO and view.zero_stage == 3 and view.context.model is None:
@@ -211,6 +239,20 @@ HUGGINGFACE_CONFIG_RULES: tuple[Rule, ...] = (
         summary="bucket sizes left to 'auto' are computed from the model's hidden_size",
         source="transformers 5.24, integrations/deepspeed.py: trainer_config_finalize; accelerate 1.15, accelerator.py",
         check=_hidden_size,
+    ),
+    Rule(
+        name="consumer-guessed",
+        severity=Severity.NOTE,
+        summary="a file with 'auto' is taken for one that Hugging Face reads first, unless told otherwise",
+        source="DeepSpeed 0.19.8, runtime/config.py; transformers 5.24, integrations/deepspeed.py",
+        check=_guessed,
+    ),
+    Rule(
+        name="accelerate-needs-zero",
+        severity=Severity.NOTE,
+        summary="accelerate and the Trainer ask for a zero_optimization block in the file",
+        source="accelerate 1.15, utils/dataclasses.py: DeepSpeedPlugin",
+        check=_without_zero,
     ),
     Rule(
         name="auto-prefetch-fraction",

@@ -41,7 +41,7 @@ def _unknown(view: ConfigView) -> list[Entry]:
 
 def _mend(entry: Entry, meaning: Meaning | None, view: ConfigView) -> dict[str, Any] | None:
     """Write the key where and how it was meant, remove it where nothing reads it; None: that is for people."""
-    if meaning is None:
+    if meaning is None or not meaning.path:
         return drop(entry.parts)
     if not meaning.certain or view.has(meaning.path):
         return None
@@ -237,14 +237,20 @@ def _drifting(view: ConfigView) -> Iterable[Breach]:
             continue
         yield Breach(
             key=default.path,
-            message=f"{default.path!r} is left to its default, which changed: {default.was}",
+            message=_drift_message(default, view),
             fix=f"write {default.path}: {str(default.write).lower()} (or the value you mean)",
             severity=_weight(default, view),
-            why="the Trainer's max_grad_norm reaches DeepSpeed through the value 'auto' only"
-            if default.path == "gradient_clipping" and view.resolves_auto
-            else "",
             patch=put(default.path, default.write),
         )
+
+
+def _drift_message(default: DriftingDefault, view: ConfigView) -> str:
+    if default.path == "gradient_clipping" and view.resolves_auto:
+        return (
+            "'gradient_clipping' is left out: the Trainer's max_grad_norm is filled in only where the file says "
+            f"'auto', so DeepSpeed's own default counts, which changed: {default.was}"
+        )
+    return f"{default.path!r} is left to its default, which changed: {default.was}"
 
 
 def _weight(default: DriftingDefault, view: ConfigView) -> Severity | None:

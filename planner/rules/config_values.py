@@ -29,6 +29,7 @@ RESOLVED_BY_HUGGINGFACE = frozenset(
         "fp16.enabled",
         "bf16.enabled",
         "bfloat16.enabled",
+        *("amp.enabled", "amp.opt_level"),  # by transformers 4
         *(f"optimizer.params.{name}" for name in ("lr", "betas", "eps", "weight_decay")),
         *(f"scheduler.params.{name}" for name in ("warmup_min_lr", "warmup_max_lr", "warmup_num_steps")),
         "scheduler.params.total_num_steps",
@@ -96,7 +97,8 @@ def _autos(view: ConfigView) -> Iterator[Breach]:
             continue
         if entry.known is None and not entry.block.open:
             continue  # `config_keys` has said all there is to say
-        dropped = strict and path not in _AUTO_CHANGES_THE_RUN and not resolves
+        guessed = resolves and not view.context.consumer_stated
+        dropped = strict and path not in _AUTO_CHANGES_THE_RUN and (guessed or not resolves)
         yield Breach(
             key=path,
             message=f"'auto' is a Hugging Face placeholder: {_who_resolves(view, path=path, strict=strict)}",
@@ -108,7 +110,9 @@ def _autos(view: ConfigView) -> Iterator[Breach]:
 
 def _who_resolves(view: ConfigView, *, path: str, strict: bool) -> str:
     if view.resolves_auto:
-        return "neither the Trainer nor accelerate fills this key, and accelerate then refuses the file"
+        return "neither the Trainer nor accelerate fills this key, and accelerate then refuses the file" + (
+            " (DeepSpeed itself drops the key)" if strict else ""
+        )
     who = "only Hugging Face resolves it" if path in RESOLVED_BY_HUGGINGFACE else "nobody resolves it here"
     if strict:
         return f"{who}; DeepSpeed drops the key without a word and uses its default"

@@ -46,7 +46,7 @@ _EVERYWHERE = frozenset({"enabled", "type", "params", "dtype", "mode", "profile"
 
 @record
 class Meaning:
-    """`path`: the dotted path that was probably meant. `certain`: whether writing it there needs no second thought."""
+    """`path`: the dotted path that was probably meant, "" none. `certain`: whether that needs no second thought."""
 
     path: str
     advice: str
@@ -58,6 +58,8 @@ def meaning_of(entry: Entry, view: ConfigView) -> Meaning | None:
     if len(entry.name) > _LONGEST_NAME:
         return None
     blocks = keys_of_release(parse_release(view.context.deepspeed_version))
+    if entry.block.path == "bf16" and entry.name in blocks["fp16"].keys:
+        return Meaning(path="", advice="remove it: bf16 has fp16's range and no loss scaling", certain=True)
     return _misplaced(entry, blocks) or _foreign(entry) or _misspelt(entry) or _elsewhere(entry, blocks)
 
 
