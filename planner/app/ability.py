@@ -1,24 +1,27 @@
 """Which trials of a job this machine can run, decided from records: pure.
 
-A real trial needs every GPU of the candidate here, and the very GPU the job names; processes of the CPU stand in for
-each other, but never for a GPU.
+A real trial needs every GPU of the candidate here, and the very GPU the job names. An emulated one needs one device of
+the job's kind; a GPU of another name will do when the catalog knows it. Processes of the CPU stand in for each other,
+but never for a GPU.
 """
 
 from __future__ import annotations
 
 from planner.catalog import match_device_name
 from planner.errors import TrialsUnavailable
-from planner.spec import ClusterSpec, DeviceKind, JobSpec, TrialMode
+from planner.spec import ClusterSpec, DeviceKind, GpuSpec, JobSpec, TrialMode
 from planner.spec._record import record
 from planner.trial import Machine
 
 
 @record
 class Ability:
-    """`mode`: what will be done, REAL or NONE. `note` says it in words, with the reason."""
+    """`mode`: what will be done, REAL, EMULATED or NONE. `note` says it in words, with the reason. `gpu`: the device
+    here that stands in for the target's in emulated trials; None for other modes."""
 
     mode: TrialMode
     note: str
+    gpu: GpuSpec | None = None
 
 
 def decide_trials(job: JobSpec, machine: Machine) -> Ability:
@@ -26,24 +29,42 @@ def decide_trials(job: JobSpec, machine: Machine) -> Ability:
     wanted = job.trials.mode
     if wanted is TrialMode.NONE:
         return Ability(mode=TrialMode.NONE, note="no trials were asked for: every number is computed")
-    if wanted is TrialMode.EMULATED:
-        raise TrialsUnavailable(
-            "emulated trials are not part of this version",
-            why="this version runs real trials only; emulating a rank of a larger cluster is not built yet",
-            fix="use --trials auto (real trials where this machine can run them) or --trials none",
-        )
     obstacle = obstacle_to_trials(job.cluster, machine)
-    if not obstacle:
-        note = f"real trials on this machine ({machine.describe()})"
-        return Ability(mode=TrialMode.REAL, note=note)
+    if not obstacle and wanted is not TrialMode.EMULATED:
+        return Ability(mode=TrialMode.REAL, note=f"real trials on this machine ({machine.describe()})")
     if wanted is TrialMode.REAL:
         raise TrialsUnavailable(
             "real trials of this job cannot run on this machine",
             why=obstacle,
-            fix="run on the target machine, or let the model decide with --trials auto or --trials none",
+            fix="run on the target machine, or plan with --trials auto, emulated or none",
         )
-    note = f"none of the trials could run here, every number is computed: {obstacle}"
-    return Ability(mode=TrialMode.NONE, note=note)
+    gpu = _stand_in(job.cluster, machine)
+    if gpu is not None:
+        return Ability(mode=TrialMode.EMULATED, note=_emulation_note(job.cluster, machine, gpu=gpu), gpu=gpu)
+    if wanted is TrialMode.EMULATED:
+        raise TrialsUnavailable(
+            "emulated trials of this job cannot run on this machine",
+            why=obstacle,
+            fix="run on a machine with a GPU that planner list gpus shows, or let the model decide: --trials none",
+        )
+    return Ability(mode=TrialMode.NONE, note=f"none of the trials could run here, every number is computed: {obstacle}")
+
+
+def _stand_in(cluster: ClusterSpec, machine: Machine) -> GpuSpec | None:
+    """The device here that can stand in for one of the cluster's; None when there is none."""
+    if cluster.gpu.device is not machine.device:
+        return None
+    if cluster.gpu.device is DeviceKind.CPU or cluster.is_this_machine:
+        return cluster.gpu
+    return match_device_name(machine.gpu_name, total_bytes=machine.total_bytes)
+
+
+def _emulation_note(cluster: ClusterSpec, machine: Machine, *, gpu: GpuSpec) -> str:
+    target = f"{cluster.world_size} x {cluster.gpu.name}"
+    note = f"emulated trials: one process here stands in for single ranks of {target} ({machine.describe()})"
+    if gpu.name != cluster.gpu.name:
+        note += f"; memory is that of the target, times seen on {gpu.name} are scaled by the model, so computed"
+    return note
 
 
 def obstacle_to_trials(cluster: ClusterSpec, machine: Machine) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from planner.app.ability import Ability, decide_trials
 from planner.app.draft import Draft, draft_plan, outline_search, search_problem
+from planner.app.emulation import EmulatedEvaluator, Stage
 from planner.app.jobs import read_job
 from planner.app.progress import Progress, SearchOutline
 from planner.app.requests import PlanRequest, PlanResult
@@ -23,10 +24,19 @@ from planner.app.write import PlanParts, write_plan_folder
 from planner.errors import InputError, NotExpressible, TrialsUnavailable
 from planner.jobfile import dump_job, job_hash
 from planner.rundir import RunDir, names
-from planner.search import SearchPorts, SearchProblem, SearchResult, StudyPlace, run_search, shared_trials, study_place
+from planner.search import (
+    Evaluator,
+    SearchPorts,
+    SearchProblem,
+    SearchResult,
+    StudyPlace,
+    run_search,
+    shared_trials,
+    study_place,
+)
 from planner.spec import JobSpec, TrialMode, TrialRecord, ValidationStep
 from planner.spec._record import record
-from planner.trial import Machine
+from planner.trial import Machine, WarmPool
 
 # Choices that may fail validation before the planner gives up: one failing is bad luck, three are a wrong environment.
 MAX_CHOICES = 3
@@ -68,7 +78,7 @@ def _prepare(request: PlanRequest, *, console: Progress) -> Planning:
     console.stage("read the job")
     job, machine = read_job(request)
     ability = decide_trials(job, machine)
-    if ability.mode is TrialMode.REAL:
+    if ability.mode is not TrialMode.NONE:
         _refuse_missing_data(job)
     if ability.mode is TrialMode.NONE and request.join:
         raise TrialsUnavailable(
@@ -169,11 +179,17 @@ def _search(run_dir: RunDir, planning: Planning, *, done: tuple[TrialRecord, ...
     with closing(open_pool(planning.job.cluster.gpu.device, job=planning.job)) as pool:
         if any_left:
             pool.wait_ready()  # so that the first trial's time is its own
-        evaluator = TrialEvaluator(
-            planning.job, pool=pool, run_dir=run_dir, machine=planning.machine, on_start=console.trial_started
-        )
+        evaluator = _evaluator(planning, pool=pool, run_dir=run_dir)
         ports = SearchPorts(evaluator=evaluator, place=place, on_trial=keep)
         return run_search(replace(planning.problem, worker=place.worker), ports=ports, done=done)
+
+
+def _evaluator(planning: Planning, *, pool: WarmPool, run_dir: RunDir) -> Evaluator:
+    job, machine, on_start = planning.job, planning.machine, planning.console.trial_started
+    if planning.ability.gpu is not None:
+        stage = Stage(job=job, machine=machine, gpu=planning.ability.gpu)
+        return EmulatedEvaluator(stage, pool=pool, run_dir=run_dir, on_start=on_start)
+    return TrialEvaluator(job, pool=pool, run_dir=run_dir, machine=machine, on_start=on_start)
 
 
 def _choose(

@@ -131,19 +131,21 @@ def measured_promise(trial: TrialRecord, *, usable_bytes: int) -> Promise:
         raise TypeError(f"trial {trial.number} was not measured")
     return Promise(
         step_time_s=measured.step_time_s,
-        step_time_kind=measured.kind,
+        step_time_kind=measured.step_time_kind,
         tokens_per_s=measured.tokens_per_s,
         device_used_bytes=memory_bytes(measured),
         memory_kind=measured.kind,
         usable_bytes=usable_bytes,
-        first_losses=measured.ranks[0].losses,
+        # An emulated rank's losses are not those of the job.
+        first_losses=measured.ranks[0].losses if measured.kind is Provenance.MEASURED else (),
     )
 
 
 def _measured_runner_up(trial: TrialRecord) -> RunnerUp:
     measured = trial.outcome
-    speed = measured.tokens_per_s if isinstance(measured, Measured) else 0.0
-    return RunnerUp(key=trial.key, tokens_per_s=speed, kind=Provenance.MEASURED)
+    if not isinstance(measured, Measured):
+        raise TypeError(f"trial {trial.number} was not measured")
+    return RunnerUp(key=trial.key, tokens_per_s=measured.tokens_per_s, kind=measured.step_time_kind)
 
 
 def _none_fits_safely(draft: Draft) -> NoFeasiblePlan:

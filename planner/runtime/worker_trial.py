@@ -19,7 +19,7 @@ from planner.runtime.measure import read_driver_memory
 from planner.runtime.worker_marks import TrialMarks
 from planner.runtime.worker_process import native_threads, settle_memory
 from planner.runtime.worker_rank import RankSeat, result_path, run_rank
-from planner.spec import DeviceKind
+from planner.spec import DeviceKind, TrialTask
 from planner.spec.codec import from_plain
 from planner.spec.worker import Progress, RankEnd, RankResult, RunRequest, TrialEnd
 
@@ -58,7 +58,7 @@ def fork_ranks(request: RunRequest, marks: TrialMarks, *, answers_descriptor: in
             scratch_dir=request.scratch_dir,
             worker_pid=os.getpid(),
             forked_at_s=time.monotonic(),
-            threads=max(1, request.cores // world_size),
+            threads=max(1, request.cores // _num_sharing_cores(request.task)),
             answers_descriptor=answers_descriptor,
             gpus_before=gpus_before,
         )
@@ -73,6 +73,13 @@ def fork_ranks(request: RunRequest, marks: TrialMarks, *, answers_descriptor: in
             run_rank(seat, request.task, pen)
         pids[rank] = pid
     return pids
+
+
+def _num_sharing_cores(task: TrialTask) -> int:
+    """Processes that have the cores between them. An emulated CPU rank gets what it would beside its peers, because its
+    cores are the device."""
+    is_cpu = task.device is DeviceKind.CPU
+    return task.candidate.layout.world_size if is_cpu else task.num_processes
 
 
 def _free_port() -> int:

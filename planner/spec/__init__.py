@@ -34,6 +34,7 @@ from planner.spec.kinds import (
 )
 from planner.spec.model import ModelSpec, ParameterCounts, TracedModule
 from planner.spec.plan import PLAN_FORMAT, Plan, Promise, RunnerUp, SearchSummary, ValidationStep
+from planner.spec.traffic import CollectiveCount, CollectiveKind, EmulationReport
 from planner.spec.trial import (
     Crashed,
     Diverged,
@@ -55,10 +56,13 @@ __all__ = [
     "Candidate",
     "CheckpointingKind",
     "ClusterSpec",
+    "CollectiveCount",
+    "CollectiveKind",
     "Crashed",
     "DataSpec",
     "DeviceKind",
     "Diverged",
+    "EmulationReport",
     "Estimate",
     "GpuSpec",
     "HostOutOfMemory",

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from planner.spec._record import record
 from planner.spec.candidate import Candidate
+from planner.spec.estimate import TimeBreakdown
 from planner.spec.job import TrainingSpec
 from planner.spec.kinds import DeviceKind, Phase, Provenance
 from planner.spec.model import ModelSpec
@@ -70,13 +71,23 @@ class RankReport:
 
 @record
 class Measured:
-    """The trial ran. `step_time_s` is the median over the timed steps of the slowest rank of each step."""
+    """The trial ran. `step_time_s` is the median over the timed steps of the slowest rank of each step.
+
+    Of an emulated trial `ranks` are those that were emulated, and `breakdown` says what the step time was put together
+    from. `time_kind` None: the time is of the same kind as all else.
+    """
 
     step_time_s: float
     step_time_spread_s: float  # median absolute deviation x 1.4826, a robust standard deviation
     tokens_per_s: float
     ranks: tuple[RankReport, ...]
     kind: Provenance = Provenance.MEASURED
+    time_kind: Provenance | None = None
+    breakdown: TimeBreakdown | None = None
+
+    @property
+    def step_time_kind(self) -> Provenance:
+        return self.time_kind or self.kind
 
     @property
     def peak_reserved_bytes(self) -> int:

@@ -192,14 +192,20 @@ def _measured(reports: tuple[RankReport, ...], facts: TrialFacts) -> Outcome:
         if wrong or report.skipped_steps >= len(report.losses):
             step = wrong[0] if wrong else len(report.losses) - 1
             return Diverged(step=step, losses=report.losses, log_tail=tail)
-    slowest = [max(times) for times in zip(*(report.step_times_s for report in reports))]
-    step_time_s = median(slowest)
+    slowest = tuple(max(times) for times in zip(*(report.step_times_s for report in reports)))
+    step_time_s, spread_s = median_and_spread(slowest)
     return Measured(
         step_time_s=step_time_s,
-        step_time_spread_s=_NORMAL_MAD * median(abs(seconds - step_time_s) for seconds in slowest),
+        step_time_spread_s=spread_s,
         tokens_per_s=promised * _tokens_per_sequence(facts.task) / step_time_s,
         ranks=reports,
     )
+
+
+def median_and_spread(times_s: tuple[float, ...]) -> tuple[float, float]:
+    """The median, and the median absolute deviation x 1.4826 (a standard deviation that outliers do not move)."""
+    middle = median(times_s)
+    return middle, _NORMAL_MAD * median(abs(seconds - middle) for seconds in times_s)
 
 
 def _tokens_per_sequence(task: TrialTask) -> int:

@@ -49,7 +49,7 @@ def test_large_job_with_auto_trials_says_which_could_not_run_and_validates_a_sta
     ("job", "mode", "words"),
     [
         (LLAMA_70B, "real", "the job is for 64 x h100-sxm-80gb; this machine has"),
-        (QUICKSTART, "emulated", "emulated trials are not part of this version"),
+        (LLAMA_70B, "emulated", "emulated trials of this job cannot run on this machine"),
     ],
 )
 def test_trials_that_cannot_be_had_end_with_4_and_write_nothing(

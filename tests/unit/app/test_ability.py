@@ -55,28 +55,52 @@ def test_trials_are_real_on_the_target_itself(
     ("text", "overrides", "machine", "words"),
     [
         (EIGHT_H100, (), CPU, "this machine has no GPU: a processor"),
-        (EIGHT_H100, ("cluster.nodes=2",), H100S, "trials over several nodes are not built"),
-        (EIGHT_H100, (), replace(H100S, num_devices=4), "runs at most 4 ranks"),
-        (EIGHT_H100, (), replace(H100S, gpu_name="NVIDIA H200", total_bytes=143771 << 20), "h200-sxm-141gb"),
         (EIGHT_H100, (), replace(H100S, gpu_name="Somebody's GPU"), "the GPU here is Somebody's GPU"),
-        (MINIMAL, ("cluster.gpus_per_node=8",), CPU, "runs at most 4 ranks"),
     ],
 )
-def test_trials_that_cannot_be_real_are_left_out_with_the_reason_or_refused(
+def test_trials_that_can_be_neither_real_nor_emulated_are_left_out_with_the_reason_or_refused(
     tmp_path: Path, text: str, overrides: tuple[str, ...], machine: Machine, words: str
 ) -> None:
     ability = decide_trials(job_of(tmp_path, text, *overrides), machine)
     assert ability.mode is TrialMode.NONE
     assert words in ability.note
+    for mode in ("real", "emulated"):
+        with pytest.raises(TrialsUnavailable) as caught:
+            decide_trials(job_of(tmp_path, text, *overrides, f"trials.mode={mode}"), machine)
+        assert words in caught.value.why
+
+
+H200 = replace(H100S, gpu_name="NVIDIA H200", num_devices=1, total_bytes=143771 << 20)
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "machine", "gpu", "words"),
+    [
+        (EIGHT_H100, ("cluster.nodes=2",), H100S, "h100-sxm-80gb", "trials over several nodes are not built"),
+        (EIGHT_H100, (), replace(H100S, num_devices=4), "h100-sxm-80gb", "runs at most 4 ranks"),
+        (EIGHT_H100, (), H200, "h200-sxm-141gb", "runs at most 1 ranks"),
+        (MINIMAL, ("cluster.gpus_per_node=8",), CPU, "cpu", "runs at most 4 ranks"),
+    ],
+)
+def test_trials_that_cannot_be_real_are_emulated_on_a_device_of_the_kind(
+    tmp_path: Path, text: str, overrides: tuple[str, ...], machine: Machine, gpu: str, words: str
+) -> None:
+    job = job_of(tmp_path, text, *overrides)
+    for mode in ("auto", "emulated"):
+        ability = decide_trials(job_of(tmp_path, text, *overrides, f"trials.mode={mode}"), machine)
+        assert ability.mode is TrialMode.EMULATED
+        assert ability.gpu is not None
+        assert ability.gpu.name == gpu
+        assert f"single ranks of {job.cluster.world_size} x {job.cluster.gpu.name}" in ability.note
+        assert ("so computed" in ability.note) == (gpu != job.cluster.gpu.name)
     with pytest.raises(TrialsUnavailable) as caught:
         decide_trials(job_of(tmp_path, text, *overrides, "trials.mode=real"), machine)
     assert words in caught.value.why
 
 
-def test_no_trials_are_run_when_none_are_wanted_or_emulation_is(tmp_path: Path) -> None:
+def test_trials_are_emulated_on_the_target_itself_when_asked_for_and_none_when_not_wanted(tmp_path: Path) -> None:
+    assert decide_trials(job_of(tmp_path, MINIMAL, "trials.mode=emulated"), CPU).mode is TrialMode.EMULATED
     assert decide_trials(job_of(tmp_path, MINIMAL, "trials.mode=none"), CPU).mode is TrialMode.NONE
-    with pytest.raises(TrialsUnavailable, match="not part of this version"):
-        decide_trials(job_of(tmp_path, MINIMAL, "trials.mode=emulated"), CPU)
 
 
 def test_machine_for_a_cpu_job_is_the_cpu_beside_the_gpus(tmp_path: Path) -> None:
