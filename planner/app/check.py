@@ -12,7 +12,7 @@ from planner.app.check_request import CheckedFinding, CheckRequest, CheckResult,
 from planner.catalog import load_gpu
 from planner.catalog.documents import MAX_MODEL_CONFIG_BYTES, parse_json_object, read_text
 from planner.catalog.entries import default_folders, find_entry
-from planner.errors import InputError
+from planner.errors import InputError, NotExpressible
 from planner.lint import (
     MAX_BYTES,
     AccelerateFile,
@@ -28,7 +28,7 @@ from planner.lint import (
     read_document,
     read_trainer_arguments,
 )
-from planner.rules import ConfigContext, Consumer, Finding, ModelFacts, accelerate_block, mentions_auto
+from planner.rules import ConfigContext, Consumer, Finding, ModelFacts, accelerate_block, mentions_auto, parse_release
 from planner.rundir.atomic import write_whole
 from planner.spec._record import record
 
@@ -51,8 +51,9 @@ class _Source:
 def check_config_file(request: CheckRequest) -> CheckResult:
     """Lint one configuration; with `write`, put the corrected file down and lint that.
 
-    Raises InputError for what is no text, no file, or cannot be written; NotExpressible for a DeepSpeed before 0.14.
+    Raises InputError for what is no text, no file, or cannot be written, and for a DeepSpeed before 0.14.
     """
+    _require_known_release(request.deepspeed_version)
     source = _read_source(request)
     context = _context(source, request)
     if not request.write:
@@ -69,6 +70,13 @@ def check_config_file(request: CheckRequest) -> CheckResult:
         written=written,
         lost_comments=fixed.lost_comments and written is not None,
     )
+
+
+def _require_known_release(version: str) -> None:
+    try:
+        parse_release(version)
+    except NotExpressible as problem:
+        raise InputError(f"--deepspeed-version: {problem.error}", why=problem.why, fix=problem.fix) from None
 
 
 def _read_source(request: CheckRequest) -> _Source:

@@ -50,7 +50,7 @@ def fix_document(document: Document, context: ConfigContext) -> Fixed:
         mended += chosen
         current = read_document(_render(value))
     return Fixed(
-        text="\n".join(current.lines) + "\n",
+        text="\n".join(current.lines).rstrip("\n") + "\n",
         document=current,
         mended=tuple(mended),
         result=lint_document(current, context),

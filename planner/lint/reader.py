@@ -23,6 +23,7 @@ _MAX_DIGITS = 400  # the largest float has 309
 _MAX_FACTS = 200
 _LONGEST_NAME = 500
 
+_LINE_BREAK = re.compile(r"\r\n|\r|\n")
 _BLANK = re.compile(r"[ \t\r\n]*")
 _LINE_COMMENT = re.compile(r"(?:#|//)[^\r\n]*")
 _BLOCK_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
@@ -49,7 +50,7 @@ class Unreadable(Exception):
 def read_document(text: str) -> Document:
     """Read a text; one that cannot be read comes back as an unreadable document with the reason and its place."""
     reader = _Reader(text)
-    lines = tuple(text.splitlines())
+    lines = tuple(_LINE_BREAK.split(text))
     try:
         value = reader.read()
     except Unreadable as problem:
@@ -69,7 +70,7 @@ class _Reader:
         self._at = 0
         self._num_values = 0
         self._has_swallowed_comma = False  # by words without quotes, which go on to the end of the line
-        self._line_starts = [0, *(match.end() for match in re.finditer(r"\r\n|\r|\n", text))]
+        self._line_starts = [0, *(match.end() for match in _LINE_BREAK.finditer(text))]
 
     def place(self, position: int) -> Place:
         """Line and column, from 1."""

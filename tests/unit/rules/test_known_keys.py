@@ -3,7 +3,10 @@ from __future__ import annotations
 import pytest
 
 from planner.errors import NotExpressible
-from planner.rules import DRIFTING_DEFAULTS, key_history, known_keys, parse_version
+from planner.rules import DRIFTING_DEFAULTS, RELEASES, key_history, known_keys, parse_release, parse_version
+from planner.rules._key_history import DEFAULTS, KEYS, STRICT
+from planner.rules._key_tables import BLOCKS
+from planner.rules.known_keys import keys_of_release
 
 
 @pytest.mark.parametrize(
@@ -73,3 +76,59 @@ def test_every_drifting_default_is_a_known_key() -> None:
     for default in DRIFTING_DEFAULTS:
         parent, _, name = default.path.rpartition(".")
         assert name in known_keys("0.19.8")[parent].keys
+
+
+def test_tables_by_hand_describe_exactly_the_keys_that_were_read_out_of_the_releases() -> None:
+    never = {"compile.disable"}  # described, because old files hold it; no release ever took it
+    for block in BLOCKS:
+        if not block.open:
+            described = {name for key in block.keys for name in (key.name, *key.aliases)}
+            taken = set(KEYS[block.path])
+            prefix = f"{block.path}." if block.path else ""
+            assert {f"{prefix}{name}" for name in described} - never == {f"{prefix}{name}" for name in taken}
+    open_blocks = {block.path for block in BLOCKS if block.open}
+    assert set(KEYS) - {block.path for block in BLOCKS} - open_blocks == set()
+    assert {block.path for block in BLOCKS if block.strict} == set(STRICT)
+
+
+@pytest.mark.parametrize(
+    ("path", "first", "before"),
+    [
+        ("zero_optimization.zenflow", "0.17.5", "0.17.4"),
+        ("compile.deepcompile", "0.16.6", "0.16.5"),
+        ("tensor_parallel", "0.16.4", "0.16.3"),
+        ("zero_optimization.zeropp_loco_param", "0.16.2", "0.16.1"),
+        ("bf16.check_grad_overflow", "0.17.1", "0.17.0"),
+    ],
+)
+def test_key_of_an_older_release_is_known_from_the_release_that_brought_it(path: str, first: str, before: str) -> None:
+    parent, _, name = path.rpartition(".")
+    assert name in keys_of_release(parse_release(first))[parent].keys
+    assert name not in keys_of_release(parse_release(before))[parent].keys
+
+
+def test_a_block_that_meant_something_else_is_known_by_its_release() -> None:
+    old, new = keys_of_release((0, 14, 0))["compile"].keys, keys_of_release((0, 19, 8))["compile"].keys
+    assert "backend" in old
+    assert "deepcompile" not in old
+    assert "backend" not in new
+    assert "compile" not in keys_of_release((0, 15, 0))[""].keys
+
+
+def test_blocks_became_strict_with_pydantic() -> None:
+    assert not keys_of_release((0, 17, 0))["fp16"].strict
+    assert keys_of_release((0, 17, 1))["fp16"].strict
+
+
+def test_releases_are_those_from_0_14_on() -> None:
+    assert (RELEASES[0], RELEASES[-1], len(RELEASES)) == ("0.14.0", "0.19.8", 47)
+    assert parse_release("0.14") == (0, 14, 5)
+    with pytest.raises(NotExpressible):
+        parse_release("0.13.5")
+
+
+def test_drifting_defaults_name_the_release_that_changed_them() -> None:
+    for default in DRIFTING_DEFAULTS:
+        if default.path in DEFAULTS:
+            assert DEFAULTS[default.path][-1][0] in default.was
+    assert set(DEFAULTS) <= {default.path for default in DRIFTING_DEFAULTS}
