@@ -6,7 +6,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from tests.integration.running import planner, read_trials, succeed, write_job
+from tests.integration.children import planner, read_trials, succeed, write_job
 
 MODULE = """\
 import torch

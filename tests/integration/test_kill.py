@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.integration.running import (
+from tests.integration.children import (
     ROOT,
+    TINY_JOB,
     command,
     processes_that_mention,
     read_plan,
@@ -22,7 +23,7 @@ from tests.integration.running import (
     write_job,
 )
 
-NUM_CANDIDATES = 9  # of the tiny job: all are tried
+LARGER = TINY_JOB.replace("checkpointing: none", "checkpointing: [none, full, selective]").replace("9", "27")
 
 
 def _start(job: Path, plan_dir: Path) -> subprocess.Popen[bytes]:
@@ -67,22 +68,22 @@ def _check_whole(plan_dir: Path) -> None:
             json.loads(line)
 
 
-def _storm(tmp_path: Path, *, moments: list[tuple[int, float]]) -> None:
-    job, plan_dir = write_job(tmp_path), tmp_path / "plan"
+def _storm(job: Path, *, num_candidates: int, moments: list[tuple[int, float]]) -> None:
+    plan_dir = job.parent / "plan"
     kept: list[dict[str, object]] = []
     for trials, delay_s in moments:
         _kill(job, plan_dir, trials=trials, delay_s=delay_s)
         _settle(plan_dir)
         _check_whole(plan_dir)
         assert _ended(plan_dir)[: len(kept)] == kept
-        assert len(_ended(plan_dir)) >= min(len(kept) + trials, NUM_CANDIDATES)
+        assert len(_ended(plan_dir)) >= min(len(kept) + trials, num_candidates)
         kept = _ended(plan_dir)
     succeed("plan", job, "--out", plan_dir, "--resume", "--no-validate")
     trials_now = read_trials(plan_dir)
     assert trials_now[: len(kept)] == kept
     keys = [trial["key"] for trial in trials_now]
-    assert len(set(keys)) == len(keys) == NUM_CANDIDATES
-    assert [trial["number"] for trial in trials_now] == list(range(NUM_CANDIDATES))
+    assert len(set(keys)) == len(keys) == num_candidates
+    assert [trial["number"] for trial in trials_now] == list(range(num_candidates))
     assert read_plan(plan_dir)["key"] in keys
     assert not list(plan_dir.glob(".meshplan-tmp-*"))
     _settle(plan_dir)
@@ -90,7 +91,8 @@ def _storm(tmp_path: Path, *, moments: list[tuple[int, float]]) -> None:
 
 def test_kills_during_a_search_lose_no_trial_and_repeat_none(tmp_path: Path) -> None:
     chance = random.Random(7)  # noqa: S311
-    _storm(tmp_path, moments=[(1, chance.uniform(0.0, 1.5)) for _ in range(2)])
+    moments = [(1, chance.uniform(0.0, 1.5)) for _ in range(2)]
+    _storm(write_job(tmp_path), num_candidates=9, moments=moments)
 
 
 @pytest.mark.slow
@@ -98,4 +100,5 @@ def test_kills_during_a_search_lose_no_trial_and_repeat_none(tmp_path: Path) -> 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_kills_at_ten_random_moments_lose_no_trial_and_repeat_none(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311
-    _storm(tmp_path, moments=[(chance.randint(0, 1), chance.uniform(0.0, 6.0)) for _ in range(10)])
+    moments = [(chance.randint(0, 1), chance.uniform(0.0, 5.0)) for _ in range(10)]
+    _storm(write_job(tmp_path, LARGER), num_candidates=27, moments=moments)

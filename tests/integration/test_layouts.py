@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.running import TINY_JOB, read_trials, succeed, write_job
+from tests.integration.children import TINY_JOB, read_trials, succeed, write_job
 
 
 @pytest.mark.parametrize(("tensor", "pipeline"), [(2, 1), (1, 2), (2, 2)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.integration.running import planner, read_plan, read_trials, succeed, write_job
+from tests.integration.children import planner, read_plan, read_trials, succeed, write_job
 
 # One to 32 sequences of 256 tokens a micro-batch: activations from a few MiB to hundreds.
 JOB = """\

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.integration.running import QUICKSTART, planner, processes_that_mention, read_plan, read_trials, succeed
+from tests.integration.children import QUICKSTART, planner, processes_that_mention, read_plan, read_trials, succeed
 
 INTERFACE_FILES = {
     *("plan.yaml", "ds_config.json", "task.json", "launch.sh", "job.yaml", "trials.jsonl", "study.db"),
