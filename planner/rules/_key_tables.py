@@ -35,8 +35,9 @@ _TOP = Block(
         # Keep: Kind.ANY, because DeepSpeed still takes the old boolean form.
         Key(name="zero_optimization"),
         *blocks("optimizer", "scheduler", "fp16", "data_types", "torch_autocast", "activation_checkpointing"),
-        Key(name="bf16", kind=Kind.BLOCK, aliases=("bfloat16",)),
-        *blocks("pipeline", "tensor_parallel", "expert_parallel", "compile", "flops_profiler", "comms_logger", "aio"),
+        Key(name="bf16", kind=Kind.BLOCK, aliases=("bfloat16",), nullable=True),
+        *blocks("pipeline", "tensor_parallel", "compile", "flops_profiler", "comms_logger"),
+        *(Key(name=name, kind=Kind.BLOCK, nullable=True) for name in ("aio", "expert_parallel")),
         *blocks("autotuning", "checkpoint", "tensorboard", "wandb", "csv_monitor", "comet", "timers", "hybrid_engine"),
         *blocks("data_efficiency", "weight_quantization"),
         _gone("nebula", "Nebula checkpointing was removed"),
@@ -189,14 +190,21 @@ _DATA_TYPES = Block(
     ),
 )
 _AUTOCAST = Block(
-    path="torch_autocast", keys=(*booleans("enabled"), *anything("dtype", "lower_precision_safe_modules"))
+    path="torch_autocast",
+    keys=(
+        *booleans("enabled"),
+        text("dtype", choices=(*_DTYPES, *(f"torch.{name}" for name in ("float16", "float32", "bfloat16", "int8")))),
+        Key(name="lower_precision_safe_modules", kind=Kind.LIST, nullable=True),
+    ),
 )
 _OPTIMIZER = Block(path="optimizer", keys=(text("type"), *blocks("params"), *booleans("legacy_fusion")))
 _SCHEDULER = Block(path="scheduler", keys=(text("type", nullable=True), *blocks("params")))
 _CHECKPOINT = Block(
     path="checkpoint",
     keys=(
-        *anything("tag_validation", "checkpoint_serialization", "writer", "parallel_write"),
+        text("tag_validation", choices=("Ignore", "Warn", "Fail", "ignore", "warn", "fail", "IGNORE", "WARN", "FAIL")),
+        *anything("checkpoint_serialization"),
+        *blocks("writer", "parallel_write"),
         *booleans("load_universal", "use_node_local_storage"),
     ),
 )

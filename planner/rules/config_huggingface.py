@@ -28,6 +28,14 @@ _ONE_TO_ONE: Mapping[str, str] = {
     "scheduler.params.warmup_max_lr": "learning_rate",
 }
 # transformers 5.24, training_args.py
+_DEFAULTS: Mapping[str, Any] = {
+    "per_device_train_batch_size": 8,
+    "gradient_accumulation_steps": 1,
+    "max_grad_norm": 1.0,
+    "learning_rate": 5e-5,
+    "adam_epsilon": 1e-8,
+    "weight_decay": 0.0,
+}
 _DEFAULT_MICRO_BATCH = 8
 _MOST_NAMED = 6  # keys that a message lists
 _DEFAULT_BETAS = (0.9, 0.999)
@@ -96,6 +104,25 @@ def _mismatches(view: ConfigView) -> Iterable[Breach]:
             fix=f'write "auto" here, or {shown(wanted)}',
             patch=put(key, AUTO),
         )
+
+
+def _unsaid(view: ConfigView) -> Iterable[Breach]:
+    """Values of the file that differ from a default of the Trainer's, where the given arguments are silent."""
+    arguments = view.context.trainer_args
+    if arguments is None:
+        return
+    expected = [(key, name, _DEFAULTS[name]) for key, name in _ONE_TO_ONE.items() if name not in arguments]
+    if not {"fp16", "bf16"} & set(arguments):
+        expected += [(f"{name}.enabled", name, False) for name in ("fp16", "bf16")]
+    for key, name, default in expected:
+        value = view.get(key)
+        if value is not None and value != AUTO and not _same(value, default):
+            yield Breach(
+                key=key,
+                message=f"the file says {shown(value)}; the arguments given here do not say {name}, whose default is "
+                f"{shown(default)}: the Trainer then refuses to start",
+                fix=f'write "auto" here, or say {name} in the arguments',
+            )
 
 
 def _same(value: Any, wanted: Any) -> bool:
@@ -211,6 +238,13 @@ HUGGINGFACE_CONFIG_RULES: tuple[Rule, ...] = (
         "over a difference",
         source="transformers 5.24, integrations/deepspeed.py: fill_match, trainer_config_finalize",
         check=_mismatches,
+    ),
+    Rule(
+        name="trainer-default",
+        severity=Severity.INFO,
+        summary="arguments that are not given have defaults, which must agree with the file as well",
+        source="transformers 5.24, training_args.py; integrations/deepspeed.py: fill_match",
+        check=_unsaid,
     ),
     Rule(
         name="trainer-schedule-overruled",

@@ -11,7 +11,7 @@ from typing import Any
 
 from planner.rules.config_context import AUTO, Breach, ConfigView, Consumer, Severity
 from planner.rules.config_entries import Entry, entries, shown
-from planner.rules.keys import Kind
+from planner.rules.keys import Key, Kind
 from planner.rules.known_keys import (
     DRIFTING_DEFAULTS,
     DriftingDefault,
@@ -187,7 +187,7 @@ def _not_mapping(view: ConfigView) -> Iterable[Breach]:
         key = entry.known
         if key is None or key.kind is not Kind.BLOCK or isinstance(entry.value, Mapping):
             continue
-        if entry.value == AUTO or (entry.value is None and (key.nullable or not entry.block.strict)):
+        if entry.value == AUTO or (entry.value is None and _may_be_null(entry, key)):
             continue
         written = _as_mapping(entry)
         hint = '{"device": "cpu"}' if entry.name.startswith("offload") else '{"enabled": true}'
@@ -197,8 +197,8 @@ def _not_mapping(view: ConfigView) -> Iterable[Breach]:
             fix=f"write a mapping such as {hint}",
             patch=put(entry.parts, written) if written else None,
         )
-    zero = view.config.get("zero_optimization")
-    if isinstance(zero, (str, int, float, list)) and not isinstance(zero, bool):
+    zero = view.config.get("zero_optimization", {})
+    if not isinstance(zero, (bool, Mapping)):
         stage = zero if isinstance(zero, int) and 0 <= zero <= 3 else None
         yield Breach(
             key="zero_optimization",
@@ -206,6 +206,13 @@ def _not_mapping(view: ConfigView) -> Iterable[Breach]:
             fix=f'write {{"stage": {1 if stage is None else stage}}}',
             patch=None if stage is None else put("zero_optimization", {"stage": stage}),
         )
+
+
+def _may_be_null(entry: Entry, key: Key) -> bool:
+    """At the top level most blocks are unpacked as they are; further down null is left out, unless pydantic minds."""
+    if entry.block.path in ("", "timers"):
+        return key.nullable and entry.name != "bfloat16"
+    return key.nullable or not entry.block.strict
 
 
 def _as_mapping(entry: Entry) -> dict[str, Any]:

@@ -58,6 +58,7 @@ _MOST_SHOWN = 40
 # Dropped without a word, these leave another training run than the one written: no ZeRO, fp32.
 _AUTO_CHANGES_THE_RUN = frozenset({"zero_optimization.stage", "fp16.enabled", "bf16.enabled", "bfloat16.enabled"})
 _LARGEST = 2**63  # sys.maxsize is a value in use (stage3_model_persistence_threshold)
+_NEVER_TEXT = frozenset({"wall_clock_breakdown", "flops_profiler.enabled"})
 _TAKES_AUTO = frozenset(
     {
         "pipeline.stages",
@@ -134,16 +135,27 @@ def _wrong_kind(view: ConfigView) -> Iterable[Breach]:
         if problem:
             is_number = entry.known.kind in (Kind.INTEGER, Kind.NUMBER) and not entry.known.refuses_boolean
             as_one = isinstance(entry.value, bool) and is_number and entry.block.strict
-            cut = truncates and entry.block.strict and isinstance(entry.value, float) and math.isfinite(entry.value)
+            truthy = entry.known.kind is Kind.BOOLEAN and not entry.block.strict and entry.path not in _NEVER_TEXT
+            cut = truncates and entry.block.strict and _has_fraction(entry.value)
             note = ", which is read as a number" if as_one else (", of which the fraction is dropped" if cut else "")
-            plain = _as_number(entry.known, entry.value)
+            note = f", which counts as {str(bool(entry.value)).lower()}" if truthy else note
+            plain = _as_number(entry.known, entry.value) or _as_choice(entry.known, entry.value)
             yield Breach(
                 key=entry.path,
                 message=f"{entry.name!r} {problem}{note}",
                 fix=f"write {plain}" if plain is not None else _wanted(entry.known),
-                severity=Severity.WARNING if as_one or cut else None,
+                severity=Severity.WARNING if as_one or cut or truthy else None,
                 patch=put(entry.parts, plain) if plain is not None else None,
             )
+
+
+def _as_choice(key: Key, value: Any) -> str | None:
+    """The choice that a word in other letters means: `CPU` is cpu."""
+    return value.lower() if isinstance(value, str) and value.lower() in key.choices else None
+
+
+def _has_fraction(value: Any) -> bool:
+    return isinstance(value, float) and math.isfinite(value) and value != int(value)
 
 
 def _as_number(key: Key, value: Any) -> int | float | None:
@@ -198,7 +210,7 @@ def _problem(key: Key, value: Any, *, strict: bool) -> str:
         )
         return "" if good else f"must be true or false, found {shown(value)}"
     if key.kind is Kind.TEXT:
-        return _text_problem(key, value)
+        return _text_problem(key, value, strict=strict)
     if key.kind in (Kind.INTEGER, Kind.NUMBER):
         return _number_problem(key, value, strict=strict)
     if key.kind is Kind.UNWRITABLE:
@@ -208,10 +220,10 @@ def _problem(key: Key, value: Any, *, strict: bool) -> str:
     return ""
 
 
-def _text_problem(key: Key, value: Any) -> str:
+def _text_problem(key: Key, value: Any, *, strict: bool) -> str:
     if not isinstance(value, str):
         return f"must be a string, found {shown(value)}"
-    if key.choices and value not in key.choices and value.lower() not in key.choices:
+    if key.choices and value not in key.choices and (strict or value.lower() not in key.choices):
         return f"must be one of {', '.join(key.choices)}, found {shown(value)}"
     return ""
 
@@ -274,6 +286,7 @@ def _quoted_boolean(view: ConfigView) -> Iterable[Breach]:
                     else "any string counts as true"
                 ),
                 fix=f"write {str(is_true).lower()}, without quotes",
+                severity=Severity.ERROR if entry.path in _NEVER_TEXT else None,  # combined with | when it is parsed
                 patch=put(entry.parts, is_true),
             )
 

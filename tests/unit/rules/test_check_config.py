@@ -70,7 +70,11 @@ BREACHES = [
     ("value-wrong-kind", config(gradient_accumulation_steps="4"), {}, "gradient_accumulation_steps", "error"),
     ("value-wrong-kind", config({"stage": 4}), {}, "zero_optimization.stage", "error"),
     ("value-wrong-kind", config({"offload_optimizer": {"device": "gpu"}}), {}, None, "error"),
+    ("value-wrong-kind", config({"offload_optimizer": {"device": "CPU"}}), {}, None, "error"),
     ("value-wrong-kind", config({"reduce_bucket_size": "5e8"}), {}, None, "error"),
+    ("value-wrong-kind", config(wall_clock_breakdown="sometimes"), {}, "wall_clock_breakdown", "error"),
+    ("value-wrong-kind", config(memory_breakdown="sometimes"), {}, "memory_breakdown", "warning"),
+    ("block-not-mapping", config(optimizer=None), {}, "optimizer", "error"),
     ("value-quoted-boolean", config(bf16={"enabled": "true"}), {}, "bf16.enabled", "warning"),
     (
         "optimizer-parameter-quoted",
@@ -347,6 +351,7 @@ BREACHES = [
     ("moe-zero-stage", config({"stage": 3}), {"native_moe": True}, "zero_optimization.stage", "error"),
     ("elastic-checkpoint-zero-3", config({"stage": 3, "elastic_checkpoint": True}), {}, None, "warning"),
     ("trainer-mismatch", config(), {**TRAINER, "trainer_args": {"max_grad_norm": 0.5}}, "gradient_clipping", "error"),
+    ("trainer-default", config(bf16={"enabled": True}), {**TRAINER, "trainer_args": {}}, "bf16.enabled", "info"),
     (
         "trainer-schedule-overruled",
         config(scheduler={"type": "WarmupLR", "params": {"warmup_max_lr": 1e-4}}),
