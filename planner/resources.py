@@ -44,7 +44,7 @@ def catalog_folders(environment: Mapping[str, str]) -> tuple[CatalogFolder, ...]
         folders.append(_named_folder(environment, USER_FOLDER_VARIABLE, "user"))
     else:
         usual = user_config_dir(environment, platform=sys.platform)
-        if usual is not None and usual.is_dir():
+        if usual is not None and _is_folder(usual):
             folders.append(CatalogFolder(origin="user", path=usual))
     if environment.get(SITE_FOLDER_VARIABLE):
         folders.append(_named_folder(environment, SITE_FOLDER_VARIABLE, "site"))
@@ -65,10 +65,18 @@ def user_config_dir(environment: Mapping[str, str], *, platform: str) -> Path | 
 
 def _named_folder(environment: Mapping[str, str], variable: str, origin: str) -> CatalogFolder:
     path = Path(environment[variable]).expanduser()
-    if not path.is_dir():
+    if not _is_folder(path):
         raise InputError(
             f"{variable} names {str(path)!r}, which is no folder",
             why=f"the {origin} catalog is looked up there before the shipped one",
             fix=f"create the folder (with gpus/, links/, clusters/ or models/ in it) or unset {variable}",
         )
     return CatalogFolder(origin=origin, path=path)
+
+
+def _is_folder(path: Path) -> bool:
+    """A path that is too long, or behind a folder that may not be looked into, is none."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from dataclasses import fields
 
@@ -15,9 +16,10 @@ from planner.spec import DeviceKind, JobSpec, TracedModule
 from planner.spec.codec import DecodeError, from_plain
 from planner.trial import Machine, probe_cpu, probe_machine
 from planner.trial.environment import worker_environment
-from planner.trial.program import run_program
+from planner.trial.program import ProgramEnd, run_program
 
-TRACE_TIMEOUT_S = 120.0  # importing torch takes seconds, tracing a factory's model the rest
+SHORTEST_TRACE_S = 20.0  # importing torch alone takes seconds; beyond that a trace may last as long as a trial
+_THREE_LINES = re.compile(r"error: (?P<error>.*)\nwhy: (?P<why>.*)\nfix: (?P<fix>.*)\s*\Z", re.DOTALL)
 
 
 def read_job(request: PlanRequest) -> tuple[JobSpec, Machine]:
@@ -71,20 +73,31 @@ def trace_factory(job_file: JobFile) -> TracedModule:
     environment = worker_environment(DeviceKind.CPU, os.environ)
     paths = (*job_file.python_path, environment.get("PYTHONPATH", ""))
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    end = run_program(command, environment=environment, timeout_s=TRACE_TIMEOUT_S)
+    limit_s = max(job_file.schema.trials.timeout, SHORTEST_TRACE_S)
+    end = run_program(command, environment=environment, timeout_s=limit_s)
     if end.timed_out:
-        raise _factory_error(factory, f"it did not return within {TRACE_TIMEOUT_S:.0f} s")
+        raise InputError(
+            f"the model factory {factory!r} could not be traced",
+            why=f"it did not return within {limit_s:.0f} s",
+            fix="see what it waits for; one that only takes long may take as long as a trial: raise trials.timeout",
+        )
     try:
         answer = json.loads(end.output)
         return from_plain(TracedModule, answer)
     except (ValueError, DecodeError):
-        raise _factory_error(factory, end.last_words) from None
+        raise _factory_error(factory, end) from None
 
 
-def _factory_error(factory: str, why: str) -> InputError:
+def _factory_error(factory: str, end: ProgramEnd) -> InputError:
+    """What the child said in our three lines, or the last words of whatever the factory did."""
+    error = f"the model factory {factory!r} could not be traced"
+    said = _THREE_LINES.search(end.error_tail)
+    if said is not None:
+        return InputError(f"{error}: {said['error']}", why=said["why"], fix=said["fix"].strip())
+    ended = f" (exit code {end.exit_code})" if end.exit_code not in (0, 1) else ""
     return InputError(
-        f"the model factory {factory!r} could not be traced",
-        why=why,
+        error,
+        why=f"{end.last_words}{ended}",
         fix="it must be importable beside the job file and return (module, make_batch) or (module, make_batch, loss); "
         "see the README's section on models of your own",
     )

@@ -6,6 +6,7 @@ the gates (`validate`), the folder's contents (`write`).
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
@@ -23,7 +24,7 @@ from planner.app.validate import validate_selection
 from planner.app.write import PlanParts, write_plan_folder
 from planner.errors import InputError, NotExpressible, TrialsUnavailable
 from planner.jobfile import dump_job, job_hash
-from planner.rundir import RunDir, names
+from planner.rundir import RunDir, is_folder, names
 from planner.search import (
     Evaluator,
     SearchPorts,
@@ -66,7 +67,7 @@ def plan_job(request: PlanRequest, *, console: Progress) -> PlanResult:
     """
     planning = _prepare(request, console=console)
     if request.dry_run:
-        resumed = request.resume and request.out_dir.is_dir()
+        resumed = request.resume and is_folder(request.out_dir)
         done = RunDir.open(request.out_dir).read_trials() if resumed else ()
         return PlanResult(plan_dir=request.out_dir, outline=_outline(planning, done))
     run_dir = RunDir.create(request.out_dir, job_hash(planning.job))
@@ -105,12 +106,19 @@ def _prepare(request: PlanRequest, *, console: Progress) -> Planning:
 def _refuse_missing_data(job: JobSpec) -> None:
     """Trials read the job's own tokens; a plan for another machine need not find them here."""
     path = job.training.data.path
-    if path and not Path(path).is_file():
+    if path and not _is_readable_file(Path(path)):
         raise InputError(
-            f"there is no token file {path}",
+            f"there is no token file {path} that can be read",
             why="training.data.path names it, and trials read from it",
             fix="correct the path, or leave training.data out for synthetic tokens",
         )
+
+
+def _is_readable_file(path: Path) -> bool:
+    try:
+        return path.is_file() and os.access(path, os.R_OK)
+    except (OSError, ValueError):
+        return False
 
 
 def _outline(planning: Planning, done: tuple[TrialRecord, ...]) -> SearchOutline:

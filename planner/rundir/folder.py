@@ -14,7 +14,7 @@ from planner.rundir.atomic import flush_folder, remove_stale_temporaries, write_
 from planner.rundir.filesystem import network_filesystem
 from planner.rundir.lock import FolderLock
 from planner.rundir.plan_file import parse_plan, refuse_newer_format, render_plan
-from planner.rundir.problems import explain_os_error
+from planner.rundir.problems import explain_os_error, is_folder, is_there
 from planner.rundir.trials_file import append_trial, read_trials
 from planner.spec._record import record
 from planner.spec.plan import PLAN_FORMAT, Plan
@@ -69,10 +69,10 @@ class RunDir:
     def open(cls, path: Path) -> RunDir:
         """Open an existing plan folder, for reading or for going on. Raises InputError when it is not one."""
         path = path.absolute()
-        if not path.is_dir():
+        if not is_folder(path):
             raise InputError(
                 f"there is no plan folder {path}",
-                why="it is a file" if path.exists() else "nothing has this name",
+                why="it is a file" if is_there(path) else "nothing that may be looked at has this name",
                 fix="name the folder that `planner plan` wrote (its --out)",
             )
         found = _read_identity(path)
@@ -164,16 +164,16 @@ class RunDir:
 
     def _with_parent(self, name: str) -> Path:
         path = self.file(name)
-        if not path.parent.is_dir():
+        if not is_folder(path.parent):
             _make_folder(path.parent)
         return path
 
 
 def _make_folder(path: Path) -> None:
-    if path.exists() and not path.is_dir():
+    if is_there(path) and not is_folder(path):
         raise InputError(f"{path} is a file", why="a plan is a folder", fix="choose another name with --out")
     try:
-        if not path.is_dir():
+        if not is_folder(path):
             path.mkdir(parents=True, exist_ok=True)
             flush_folder(path.parent)
     except OSError as problem:
@@ -213,10 +213,10 @@ def _read_identity(path: Path) -> _Identity | None:
     try:
         if hidden.exists():
             return _parse_identity(hidden.read_bytes()[:65536], hidden)
+        if not (path / names.PLAN).is_file():
+            return None
     except OSError as problem:
         raise explain_os_error(problem, hidden, doing="read") from problem
-    if not (path / names.PLAN).is_file():
-        return None
     plan = RunDir(path, job_hash="").read_plan()
     return _Identity(format=plan.format, job_hash=plan.job_hash)
 

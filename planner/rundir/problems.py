@@ -28,3 +28,20 @@ def explain_os_error(problem: OSError, path: Path, *, doing: str) -> InputError:
         (problem.strerror or str(problem), "check the folder and its disk, then run again with --resume"),
     )
     return InputError(f"cannot {doing} {path}", why=why, fix=fix)
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is a folder to be seen at `path`: a path too long for the system, or behind a folder that may not
+    be looked into, has none; what is then done with it says why."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def is_there(path: Path) -> bool:
+    """Whether anything is to be seen at `path`."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False

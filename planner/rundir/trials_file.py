@@ -77,7 +77,9 @@ def read_trials(path: Path) -> tuple[TrialRecord, ...]:
     Raises InputError, naming the line, for a line in the middle that is not a trial, or a number that comes twice.
     """
     try:
-        content = path.read_bytes() if path.exists() else b""
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return ()
     except OSError as problem:
         raise explain_os_error(problem, path, doing="read") from problem
     trials: list[TrialRecord] = []

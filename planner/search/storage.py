@@ -13,7 +13,7 @@ from pathlib import Path
 
 from planner.errors import InputError, did_you_mean
 from planner.redaction import hide_url_passwords
-from planner.rundir import RunDir, names, network_filesystem
+from planner.rundir import RunDir, is_folder, names, network_filesystem
 from planner.spec._record import record, require
 
 # How often a worker says that its trial is alive, and how long it may be silent before another takes it for dead. A
@@ -145,7 +145,7 @@ def _refuse_unusable_file(scheme: str, path: Path) -> None:
     if not path.name:
         raise InputError(f"{scheme}:// names no file", why="a study that is shared has a place", fix=_FORMS)
     folder = path.absolute().parent
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise InputError(
             f"there is no folder {folder} for the study", why="the file is made, its folder is not", fix="make it first"
         )
