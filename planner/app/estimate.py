@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.app.estimate_row import Question, Setting, read_row
+from planner.app.estimate_row import Lookups, Question, Setting, read_row
 from planner.cost import estimate_columns
 from planner.errors import InputError
 from planner.rules import AXIS_RULES, BATCH_RULES, RuleContext, Severity
@@ -29,29 +29,31 @@ _STRUCTURAL_RULES = tuple(rule for rule in AXIS_RULES if rule.severity is Severi
 
 def estimate_one(row: dict[str, Any]) -> dict[str, Any]:
     """The result of one row, as `interface.md` has it. Raises InputError when the row is malformed."""
-    return _answers([read_row(row)])[0]
+    return estimate_questions([read_row(row)])[0]
 
 
 def estimate_rows(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
     """One result per line, in order; a malformed line answers `{"error", "why", "fix"}` and the stream goes on."""
+    lookups = Lookups()
     while chunk := list(islice(lines, ROWS_AT_ONCE)):
-        read = [_read_line(line) for line in chunk]
-        answers = iter(_answers([question for question in read if isinstance(question, Question)]))
+        read = [_read_line(line, lookups) for line in chunk]
+        answers = iter(estimate_questions([question for question in read if isinstance(question, Question)]))
         yield from (next(answers) if isinstance(item, Question) else item for item in read)
 
 
-def _read_line(line: str) -> Question | dict[str, Any]:
+def _read_line(line: str, lookups: Lookups) -> Question | dict[str, Any]:
     try:
         if len(line) > MAX_LINE_CHARACTERS:
             raise InputError("the line is too long", why="a row is at most 1 MiB", fix="check the file's line ends")
-        return read_row(json.loads(line))
+        return read_row(json.loads(line), lookups)
     except InputError as problem:
         return {"error": problem.error, "why": problem.why, "fix": problem.fix}
     except (ValueError, RecursionError) as problem:
         return {"error": "the line is not a JSON object", "why": str(problem)[:300], "fix": "write one object per line"}
 
 
-def _answers(questions: list[Question]) -> list[dict[str, Any]]:
+def estimate_questions(questions: list[Question]) -> list[dict[str, Any]]:
+    """One result per resolved row, in order."""
     answers: list[dict[str, Any]] = [_infeasible(question.reasons) for question in questions]
     by_setting: dict[Setting, list[int]] = {}
     for place, question in enumerate(questions):

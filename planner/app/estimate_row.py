@@ -5,6 +5,8 @@ Owns the row's fields (the flags of `planner estimate` with underscores) and the
 
 from __future__ import annotations
 
+import json
+from functools import lru_cache
 from math import gcd
 from typing import Annotated, Any
 
@@ -32,6 +34,7 @@ from planner.spec.columns import ATTENTIONS, OFFLOAD_DEVICES, PRECISIONS, checkp
 
 Size = Annotated[int, Field(ge=1, le=1 << 40)]
 GPUS_PER_NODE = 8  # what a row that does not say has
+MAX_REMEMBERED = 1024  # models, and GPUs, of one stream
 
 
 def _checkpointing(value: Any) -> ActivationCheckpointing:
@@ -93,8 +96,27 @@ class Setting:
     profile: RuntimeProfile
 
 
-def read_row(value: Any) -> Question:
+class Lookups:
+    """What names of a stream of rows mean, each looked up once: reading the catalog takes longer than pricing."""
+
+    def __init__(self) -> None:
+        self.named_model = lru_cache(MAX_REMEMBERED)(load_model)
+        self.inline_model = lru_cache(MAX_REMEMBERED)(_inline_model)
+        self.gpu = lru_cache(MAX_REMEMBERED)(load_gpu)
+        self.usual_node = lru_cache(MAX_REMEMBERED)(usual_node)
+
+    def model(self, said: str | dict[str, Any]) -> ModelSpec:
+        """The model of a row."""
+        return self.named_model(said) if isinstance(said, str) else self.inline_model(json.dumps(said, sort_keys=True))
+
+
+def _inline_model(config: str) -> ModelSpec:
+    return model_from_config(json.loads(config), "model")
+
+
+def read_row(value: Any, lookups: Lookups | None = None) -> Question:
     """Resolve a row. InputError, with the field and the mend, for one that is malformed."""
+    known = lookups if lookups is not None else Lookups()
     row = validate(EstimateRow, Document(value=value, label="the row", origins={}), what="row")
     if row.gradient_accumulation_steps and row.global_batch_size:
         raise InputError(
@@ -102,10 +124,10 @@ def read_row(value: Any) -> Question:
             why="each follows from the other: global = micro x accumulation x data-parallel",
             fix="give one of the two",
         )
-    cluster = _cluster(row)
+    cluster = _cluster(row, known)
     profile, attention = profile_for(row.runtime, attention=row.attention, gpu=cluster.gpu, compiled=row.torch_compile)
     setting = Setting(
-        model=load_model(row.model) if isinstance(row.model, str) else model_from_config(row.model, "model"),
+        model=known.model(row.model),
         training=TrainingSpec(
             seq_len=row.seq_len,
             global_batch_size=row.global_batch_size or 1,
@@ -119,9 +141,9 @@ def read_row(value: Any) -> Question:
     return _split(row, setting, attention=attention)
 
 
-def _cluster(row: EstimateRow) -> ClusterSpec:
+def _cluster(row: EstimateRow, known: Lookups) -> ClusterSpec:
     """The world: nodes x GPUs per node, or `world_size` in nodes as full as it allows."""
-    usual = usual_node(row.gpu)
+    usual = known.usual_node(row.gpu)
     per_node = row.gpus_per_node or GPUS_PER_NODE
     nodes = row.nodes or 1
     if row.world_size is not None:
@@ -136,7 +158,7 @@ def _cluster(row: EstimateRow) -> ClusterSpec:
             per_node = row.world_size
         nodes = row.world_size // per_node
     return ClusterSpec(
-        gpu=load_gpu(row.gpu),
+        gpu=known.gpu(row.gpu),
         nodes=nodes,
         gpus_per_node=per_node,
         intra_node_link=usual.intra_node_link,
