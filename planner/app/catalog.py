@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from planner.app.requests import CatalogKind, CatalogTable
 from planner.catalog import list_clusters, list_gpus, list_links, list_models
+from planner.diagnose.causes import CAUSES
 from planner.rules import RULES
 
 _LISTS = {
@@ -15,9 +16,12 @@ _LISTS = {
 
 
 def list_catalog(kind: CatalogKind) -> CatalogTable:
-    """All entries of one kind, by name (rules: in the order in which they are applied)."""
+    """All entries of one kind, by name (rules and causes: in the order of their table)."""
     if kind is CatalogKind.RULES:
         rows = tuple((rule.name, rule.severity.value, rule.summary, rule.source) for rule in RULES)
         return CatalogTable(kind=kind, columns=("name", "severity", "summary", "source"), rows=rows)
+    if kind is CatalogKind.CAUSES:
+        causes = tuple((entry.cause.value, entry.meaning, entry.decided_by) for entry in CAUSES)
+        return CatalogTable(kind=kind, columns=("name", "meaning", "decided_by"), rows=causes)
     listing = _LISTS[kind]()
     return CatalogTable(kind=kind, columns=listing.columns, rows=listing.rows)

@@ -71,6 +71,7 @@ class CatalogKind(StrEnum):
     LINKS = "links"
     CLUSTERS = "clusters"
     RULES = "rules"
+    CAUSES = "causes"
 
 
 CatalogCell: TypeAlias = str | int | float | bool

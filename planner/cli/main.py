@@ -14,6 +14,7 @@ from typer.main import get_command
 
 from planner import __version__
 from planner.cli.check import check
+from planner.cli.diagnose import diagnose
 from planner.cli.estimate import estimate
 from planner.cli.folder_verbs import emit, report, verify
 from planner.cli.interrupts import interruptible
@@ -31,7 +32,8 @@ _VERBS: dict[str, tuple[Callable[..., None], str]] = {
     "emit": (emit, "Render a plan's launch files for another launcher."),
     "report": (report, "A plan's report, as text or HTML."),
     "check": (check, "Lint an existing DeepSpeed configuration."),
-    "list": (list_known, "Known GPUs, models, links, clusters and rules."),
+    "diagnose": (diagnose, "Name the cause of a failed run from its logs, and rank what helps."),
+    "list": (list_known, "Known GPUs, models, links, clusters, rules and causes."),
 }
 
 _EPILOG = (

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from planner.app.check_request import CheckRequest, CheckResult
+from planner.app.diagnose_request import DiagnoseRequest, DiagnoseResult
 from planner.app.progress import Progress
 from planner.app.requests import CatalogKind, CatalogTable, PlanRequest, PlanResult, VerifyResult
 from planner.report import ReportInput
@@ -35,6 +36,8 @@ class UseCases(Protocol):
     def list_catalog(self, kind: CatalogKind) -> CatalogTable: ...
 
     def check_config(self, request: CheckRequest) -> CheckResult: ...
+
+    def diagnose_logs(self, request: DiagnoseRequest) -> DiagnoseResult: ...
 
 
 class ProductUseCases:
@@ -81,3 +84,8 @@ class ProductUseCases:
         from planner.app.check import check_config_file
 
         return check_config_file(request)
+
+    def diagnose_logs(self, request: DiagnoseRequest) -> DiagnoseResult:
+        from planner.app.diagnose import diagnose_logs
+
+        return diagnose_logs(request)

@@ -1,0 +1,87 @@
+"""The use case `diagnose`: read the logs, decide, price what would help, write the change when asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from planner.app.diagnose_apply import apply_fix
+from planner.app.diagnose_request import DiagnoseRequest, DiagnoseResult
+from planner.app.diagnose_setting import Given, GivenConfig, gather
+from planner.diagnose.decide import decide
+from planner.diagnose.document import document_of
+from planner.diagnose.head import read_note
+from planner.diagnose.merge import merge_facts
+from planner.diagnose.pricing import view_of
+from planner.diagnose.records import LogFacts, RunSettings
+from planner.diagnose.snapshot import DevicePeak, read_snapshot
+from planner.diagnose.snapshot_pickle import MAX_FILE_BYTES, read_plain_pickle
+from planner.diagnose.sources import find_sources, read_logs
+from planner.diagnose.suggest import suggest_fixes
+from planner.errors import InputError
+
+
+def diagnose_logs(request: DiagnoseRequest) -> DiagnoseResult:
+    """Name the cause of the failure in these logs and rank what helps; with `apply`, write the changed configuration.
+
+    Raises InputError for logs, plans, models or configurations that cannot be read, and for a fix that cannot be
+    applied.
+    """
+    logs, snapshot_paths = find_sources(request.paths)
+    peaks = tuple(peak for path in snapshot_paths for peak in _read_snapshot(path))
+    facts = read_logs(logs) if logs else LogFacts()
+    facts = merge_facts((facts, _from_snapshots(peaks), _from_note(request))) if peaks or request.note else facts
+    given = gather(request, facts)
+    facts = _with_label(facts, given)
+    model = view_of(given.setting) if given.setting is not None else None
+    verdict = decide(facts, model=model)
+    fixes = suggest_fixes(facts, verdict, setting=given.setting, config=given.memory_config, model=model)
+    document = document_of(facts, verdict, fixes, snapshots=peaks, model=model)
+    document["notes"] = [*document["notes"], *given.notes]
+    applied = apply_fix(request, given, fixes) if request.apply else None
+    if applied is not None:
+        document["applied"] = {
+            "path": str(applied.path),
+            "fix": applied.number,
+            "change": dict(applied.change),
+            "left_to_do": dict(applied.left_to_do),
+        }
+    return DiagnoseResult(document=document, applied=applied)
+
+
+def _read_snapshot(path: Path) -> tuple[DevicePeak, ...]:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as problem:
+        raise InputError(
+            f"cannot read {path}", why=problem.strerror or str(problem), fix="name a readable snapshot"
+        ) from None
+    if len(data) > MAX_FILE_BYTES:
+        raise InputError(
+            f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB",
+            why="a snapshot is read whole",
+            fix="record fewer entries: torch.cuda.memory._record_memory_history(max_entries=100000)",
+        )
+    return read_snapshot(read_plain_pickle(data, label=str(path)), label=str(path))
+
+
+def _from_snapshots(peaks: tuple[DevicePeak, ...]) -> LogFacts:
+    events = tuple(peak.out_of_memory for peak in peaks if peak.out_of_memory is not None)
+    return LogFacts(events=events, num_bytes=1 if peaks else 0)
+
+
+def _from_note(request: DiagnoseRequest) -> LogFacts:
+    head = read_note(request.note)
+    return LogFacts(hints=head.hints, settings=head.settings, series=head.series)
+
+
+def _with_label(facts: LogFacts, given: Given) -> LogFacts:
+    """The nominal memory of the GPU that the user names, where the log does not tell one."""
+    if not given.nominal_bytes or facts.settings.nominal_bytes:
+        return facts
+    settings: RunSettings = replace(facts.settings, nominal_bytes=given.nominal_bytes)
+    return replace(facts, settings=settings)
+
+
+__all__ = ["GivenConfig", "diagnose_logs"]

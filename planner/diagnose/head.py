@@ -1,0 +1,63 @@
+"""A log's first and last lines, read whole: how the run was started, and what is said about it. Text only.
+
+A short log (an excerpt, a note) is read whole here; of a long one the beginning holds the settings and the end the
+circumstances of the failure.
+"""
+
+from __future__ import annotations
+
+from planner.diagnose.lines import clean
+from planner.diagnose.markers import hints_in
+from planner.diagnose.records import HintSeen, RunSettings, Series
+from planner.diagnose.settings_text import read_settings
+from planner.diagnose.telemetry import read_series_document
+from planner.spec._record import record
+
+HEAD_BYTES = 1 << 18
+TAIL_BYTES = 1 << 15
+
+
+@record
+class Head:
+    hints: tuple[HintSeen, ...]
+    settings: RunSettings
+    series: tuple[Series, ...]
+
+
+class HeadReader:
+    """Keeps the first bytes of a log."""
+
+    def __init__(self) -> None:
+        self._kept = b""
+
+    def feed(self, chunk: bytes) -> None:
+        """Keep what is still missing of the head."""
+        if len(self._kept) < HEAD_BYTES:
+            self._kept += chunk[: HEAD_BYTES - len(self._kept)]
+
+    def read(self, *, whole_bytes: int, tail: bytes) -> Head:
+        """The reading; hints come from the whole of a short log and from the last lines of a long one."""
+        is_short = whole_bytes <= HEAD_BYTES
+        lines = _lines(self._kept)
+        near = lines if is_short else _lines(tail[-TAIL_BYTES:])
+        return Head(
+            hints=hints_in(near, from_user=False),
+            settings=read_settings(lines),
+            series=read_series_document(clean(self._kept[:1024]) if not is_short else _text(lines)) if is_short else (),
+        )
+
+
+def read_note(note: str) -> Head:
+    """What a user's own words say."""
+    lines = note.splitlines() or [note]
+    return Head(
+        hints=hints_in(lines, from_user=True), settings=read_settings(lines), series=read_series_document(note[:65536])
+    )
+
+
+def _lines(data: bytes) -> list[str]:
+    return [clean(raw) for raw in data.replace(b"\r", b"\n").split(b"\n")]
+
+
+def _text(lines: list[str]) -> str:
+    return "\n".join(lines)[:65536]
