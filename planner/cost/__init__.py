@@ -3,7 +3,7 @@
 `README.md` beside this file holds the formulas' tables and the constants with their sources.
 """
 
-from planner.cost.calibration import Calibration, fit_calibration
+from planner.cost.calibration import Calibration, corrected_time_s, fit_calibration
 from planner.cost.columns import EstimateColumns
 from planner.cost.estimate import estimate_columns
 from planner.cost.profile import (
@@ -31,6 +31,7 @@ __all__ = [
     "Calibration",
     "EstimateColumns",
     "RuntimeProfile",
+    "corrected_time_s",
     "estimate_columns",
     "fit_calibration",
     "profile_for",

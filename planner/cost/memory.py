@@ -10,6 +10,7 @@ import numpy as np
 
 from planner.cost.axes import Axes
 from planner.cost.inputs import Inputs
+from planner.cost.interval import high_bytes, low_bytes
 from planner.cost.parameters import FIRST, RankParameters, StageShape, rank_parameters, stage_shape
 from planner.cost.peak import Peak, worst_peak
 from planner.cost.states import shards_of
@@ -28,12 +29,6 @@ _CONTEXT_BYTES, _NCCL_BYTES = 0.80 * _GIB, 0.87 * _GIB
 # median error of reserved memory 2 %, largest 7 %.
 _LOGITS_SLACK, _LOGITS_SLACK_PARTITIONED, _FLAT_SLACK = 0.8, 1.4, 0.8
 _SLACK_FLOOR_FRACTION, _SLACK_FLOOR_BYTES = 0.01, 0.1 * _GIB
-# What the run cannot do without: `low` takes the model's own error off; `high` adds it and the fragmentation that
-# returning cached blocks does not cure. H200, 139.3 GiB: 133.4 GiB of tensors ran out, 132.4 ran after such returns,
-# 128.7 without.
-_LOW_FRACTION, _HIGH_FRACTION, _HIGH_BYTES = 0.97, 1.04, 0.45 * _GIB
-# A process's resident memory on CPU is known less well: malloc keeps and returns pages as it likes.
-_CPU_LOW_FRACTION, _CPU_HIGH_FRACTION = 0.8, 1.25
 
 
 @record
@@ -53,8 +48,8 @@ class Memory:
 def device_memory(axes: Axes, *, inputs: Inputs) -> Memory:
     """Memory of every candidate: device_used = allocated + allocator slack + communication buffers + context.
 
-    low..high = 0.97 allocated + fixed .. 1.04 allocated + 0.45 GiB + fixed, with fixed = communication + context. On
-    a CPU only the process's own memory counts, all of it allocated; 0.8 .. 1.25 of it.
+    low..high: see `interval`, with fixed = communication + context. On a CPU only the process's own memory counts, all
+    of it allocated.
     """
     peak = worst_peak(axes, inputs=inputs)
     is_cpu = inputs.cluster.gpu.device is DeviceKind.CPU
@@ -68,8 +63,8 @@ def device_memory(axes: Axes, *, inputs: Inputs) -> Memory:
         slack=slack,
         communication=nothing if is_cpu else communication,
         context=nothing if is_cpu else np.full(len(axes), _CONTEXT_BYTES),
-        low=(_CPU_LOW_FRACTION if is_cpu else _LOW_FRACTION) * peak.allocated + fixed,
-        high=_CPU_HIGH_FRACTION * peak.allocated if is_cpu else _HIGH_FRACTION * peak.allocated + fixed + _HIGH_BYTES,
+        low=low_bytes(peak.allocated, fixed=fixed, is_cpu=is_cpu),
+        high=high_bytes(peak.allocated, fixed=fixed, is_cpu=is_cpu),
         host=host,
         disk=disk,
     )

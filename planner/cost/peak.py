@@ -69,14 +69,16 @@ def _stage_peak(shape: StageShape, *, axes: Axes, inputs: Inputs) -> Peak:
     choice = np.argmax(np.stack([held.total + alive for held, alive in moments]), axis=0)
     scale, offset = inputs.calibration.memory_scale, inputs.calibration.memory_offset_bytes
     parts = {
-        "parameters": np.choose(choice, [held.parameters for held, _ in moments]) * scale,
-        "gradients": np.choose(choice, [held.gradients for held, _ in moments]) * scale,
-        "optimizer": np.choose(choice, [held.optimizer for held, _ in moments]) * scale,
-        "activations": np.choose(choice, [alive for _, alive in moments]) * scale,
+        "parameters": np.choose(choice, [held.parameters for held, _ in moments]),
+        "gradients": np.choose(choice, [held.gradients for held, _ in moments]),
+        "optimizer": np.choose(choice, [held.optimizer for held, _ in moments]),
+        "activations": np.choose(choice, [alive for _, alive in moments]),
+        "buffers": np.choose(choice, [held.buffers for held, _ in moments]),
     }
-    buffers = np.choose(choice, [held.buffers for held, _ in moments]) * scale
-    tensors = sum(parts.values(), start=buffers)
-    parts["buffers"] = np.maximum(buffers + _workspace_bytes(tensors, gpu=inputs.cluster.gpu) + offset, 0.0)
+    tensors = sum(parts.values(), start=np.zeros(len(axes)))
+    parts["buffers"] = parts["buffers"] + _workspace_bytes(tensors, gpu=inputs.cluster.gpu)
+    parts = {kind: values * scale for kind, values in parts.items()}
+    parts["buffers"] = np.maximum(parts["buffers"] + offset, 0.0)
     allocated = sum(parts.values(), start=np.zeros(len(axes)))
     return Peak(parts=parts, allocated=allocated, stage=shape.index.astype(np.int64))
 

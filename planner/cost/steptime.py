@@ -71,7 +71,7 @@ def step_time(axes: Axes, *, inputs: Inputs) -> StepColumns:
         "offload": offload,
         "host": m * slowest.host,
     }
-    parts = {name: value * inputs.calibration.time_scale for name, value in parts.items()}
+    parts = {name: value * inputs.calibration.time_factor(name) for name, value in parts.items()}
     total = sum(parts.values(), start=np.zeros(len(axes)))
     return StepColumns(parts=parts, total=total, model_flops=total_flops)
 

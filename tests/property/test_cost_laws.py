@@ -11,13 +11,25 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from planner.catalog import load_gpu, load_model
-from planner.cost import DEEPSPEED, FSDP, MEGATRON, REFERENCE_TRAINER, EstimateColumns, RuntimeProfile, estimate_columns
+from planner.cost import (
+    DEEPSPEED,
+    FSDP,
+    MEGATRON,
+    MEGATRON_PLAIN,
+    REFERENCE_TRAINER,
+    Calibration,
+    EstimateColumns,
+    RuntimeProfile,
+    estimate_columns,
+)
 from planner.cost.axes import axes_of
 from planner.cost.columns import ARRAY_FIELDS
 from planner.cost.parameters import FIRST, rank_parameters, stage_shape
 from planner.cost.states_deepspeed import deepspeed_states
-from planner.spec import ClusterSpec, ModelSpec
+from planner.space import enumerate_candidates
+from planner.spec import ClusterSpec, JobSpec, ModelSpec, SearchRanges, TrainingSpec
 from planner.spec.estimate import MemoryBreakdown, TimeBreakdown
+from planner.spec.kinds import Precision
 from tests.unit.cost.samples import cluster, columns, inputs, small_model, traced_model, training
 
 MODELS = (
@@ -34,7 +46,7 @@ MODELS = (
     traced_model(),
 )
 GPUS = ("v100-sxm-16gb", "a100-sxm-80gb", "h200-sxm-141gb", "b200-sxm-180gb", "cpu")
-PROFILES = (DEEPSPEED, REFERENCE_TRAINER, FSDP, MEGATRON, replace(DEEPSPEED, compiled=True))
+PROFILES = (DEEPSPEED, REFERENCE_TRAINER, FSDP, MEGATRON, MEGATRON_PLAIN, replace(DEEPSPEED, compiled=True))
 LAWS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 powers = st.sampled_from([1, 2, 4, 8])
@@ -156,3 +168,45 @@ def test_a_candidate_alone_equals_the_same_in_a_batch(data: st.DataObject) -> No
     place = len(others) // 2
     for name in ARRAY_FIELDS:
         assert getattr(together, name)[place] == pytest.approx(getattr(alone, name)[0], rel=1e-12), name
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.sampled_from(MODELS),
+    st.sampled_from(GPUS),
+    st.sampled_from([(1, 1), (1, 8), (3, 8), (16, 8)]),
+    st.sampled_from([8, 48, 60, 512]),
+)
+def test_every_legal_candidate_of_a_job_has_finite_figures_that_sum(
+    model: ModelSpec, gpu: str, nodes: tuple[int, int], batch: int
+) -> None:
+    spec = cluster(gpu=load_gpu(gpu), nodes=nodes[0], gpus_per_node=nodes[1])
+    setup = TrainingSpec(seq_len=512, global_batch_size=batch)
+    job = JobSpec(model=model, training=setup, cluster=spec, ranges=SearchRanges(precision=tuple(Precision)))
+    space = enumerate_candidates(job)
+    result = estimate_columns(space.columns, model=model, training=setup, cluster=spec, profile=REFERENCE_TRAINER)
+    for name in ARRAY_FIELDS:
+        column = getattr(result, name)
+        assert np.isfinite(column).all(), name
+        assert (column >= 0).all(), name
+    parts = sum(getattr(result, name) for name in MemoryBreakdown.__dataclass_fields__)
+    assert np.array_equal(parts, result.device_used_bytes)
+    times = sum(getattr(result, name) for name in TimeBreakdown.__dataclass_fields__)
+    assert np.allclose(times, result.step_time_s)
+
+
+@LAWS
+@given(questions(), st.floats(0.5, 2.0), st.floats(0.5, 2.0), st.floats(-1e9, 1e9))
+def test_breakdowns_sum_under_any_calibration(
+    question: tuple[Any, ...], memory: float, host: float, offset: float
+) -> None:
+    model, spec, profile, values = question
+    learned = Calibration(
+        memory_scale=memory, memory_offset_bytes=offset, time_scale=1.1, host_factor=host, num_points=3
+    )
+    result = estimate_columns(
+        columns(**values), model=model, training=training(), cluster=spec, profile=profile, calibration=learned
+    )
+    assert sum(getattr(result, name)[0] for name in MemoryBreakdown.__dataclass_fields__) == result.device_used_bytes[0]
+    times = sum(getattr(result, name)[0] for name in TimeBreakdown.__dataclass_fields__)
+    assert times == pytest.approx(result.step_time_s[0])
