@@ -18,7 +18,7 @@ from planner.lint.document import Document, Path, Place
 from planner.rules import SyntaxFact, SyntaxKind
 
 MAX_DEPTH = 50
-MAX_VALUES = 20_000
+MAX_VALUES = 10_000
 _MAX_DIGITS = 400  # the largest float has 309
 _MAX_FACTS = 200
 _LONGEST_NAME = 500

@@ -130,7 +130,9 @@ def _removed(view: ConfigView) -> Iterable[Breach]:
             )
             + f": {past.key.removed_why}",
             fix="remove it",
-            severity=None if rejects else Severity.WARNING,
+            severity=None
+            if rejects
+            else (Severity.INFO if entry.value == 1 else Severity.WARNING),  # 1: no effect lost
             why=f"{entry.block.path} is read by pydantic, which refuses keys it does not know"
             if entry.block.strict
             else "",
@@ -255,9 +257,9 @@ def _drift_message(default: DriftingDefault, view: ConfigView) -> str:
     if default.path == "gradient_clipping" and view.resolves_auto:
         return (
             "'gradient_clipping' is left out: the Trainer's max_grad_norm is filled in only where the file says "
-            f"'auto', so DeepSpeed's own default counts, which changed: {default.was}"
+            f"'auto', so DeepSpeed's own default counts, which {default.was}"
         )
-    return f"{default.path!r} is left to its default, which changed: {default.was}"
+    return f"{default.path!r} is left to its default, which {default.was}"
 
 
 def _weight(default: DriftingDefault, view: ConfigView) -> Severity | None:

@@ -165,9 +165,9 @@ def description_of(path: str) -> Key | None:
 class DriftingDefault:
     """A key whose default changed between versions, so that leaving it out means different things.
 
-    `write`: the value to write so that every version does the same. `block`: the block whose presence makes the key
-    matter ("" always). `needs`: a switch that must be on for the key to act ("" none). `quiet`: only a broken run
-    shows the difference.
+    `write`: the value to write so that every version does the same; `was`: what the default is, as a predicate.
+    `block`: the block whose presence makes the key matter ("" always). `needs`: a switch that must be on for the key to
+    act ("" none). `quiet`: only a broken run shows the difference.
     """
 
     path: str
@@ -186,31 +186,31 @@ class DriftingDefault:
 
 DRIFTING_DEFAULTS: tuple[DriftingDefault, ...] = (
     DriftingDefault(
-        path="gradient_clipping", write=1.0, was="0 (no clipping) before 0.19.3 (June 2026), 1.0 from it on"
+        path="gradient_clipping", write=1.0, was="changed: 0 (no clipping) before 0.19.3 (June 2026), 1.0 from it on"
     ),
     DriftingDefault(
         path="zero_optimization.offload_optimizer.pin_memory",
         write=True,
-        was="false before 0.19.5 (August 2026), true from it on",
+        was="changed: false before 0.19.5 (August 2026), true from it on",
         block="zero_optimization.offload_optimizer",
     ),
     DriftingDefault(
         path="zero_optimization.offload_param.pin_memory",
         write=True,
-        was="false before 0.19.5 (August 2026), true from it on",
+        was="changed: false before 0.19.5 (August 2026), true from it on",
         block="zero_optimization.offload_param",
     ),
     DriftingDefault(
         path="zero_optimization.overlap_comm",
         write=False,
-        was="decided by the ZeRO stage: true at stage 3 only",
+        was="depends on the ZeRO stage: true at stage 3 only",
         block="zero_optimization",
         quiet=True,
     ),
     DriftingDefault(
         path="bf16.check_grad_overflow",
         write=True,
-        was="false before 0.19.3, true from it on",
+        was="changed: false before 0.19.3, true from it on",
         block="bf16",
         needs="bf16.enabled",
         quiet=True,

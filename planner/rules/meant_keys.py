@@ -11,6 +11,7 @@ from planner.rules.config_entries import Entry
 from planner.rules.known_keys import KnownBlock, keys_of_release, parse_release
 from planner.spec._record import record
 
+_SHORTEST_TELLING = 8  # a shorter name resembles something everywhere
 _LONGEST_NAME = 80  # beyond this it is no misspelling
 
 # Names that other programs use for what DeepSpeed calls otherwise; False: the meaning is not quite the same.
@@ -112,6 +113,8 @@ def _is_close(name: str, other: str) -> bool:
 
 def _elsewhere(entry: Entry, blocks: Mapping[str, KnownBlock]) -> Meaning | None:
     """A misspelling of a key of another block."""
+    if len(entry.name) < _SHORTEST_TELLING:
+        return None
     names = {name: path for path, block in blocks.items() for name in block.keys if name not in _EVERYWHERE}
     near = near_matches(entry.name, names, limit=1)
     if not near or not _is_close(entry.name, near[0]):
