@@ -14,7 +14,7 @@ from planner.spec import ModelFamily, ModelSpec, ParameterCounts
 from planner.spec._record import record
 
 # What planner.runtime builds under tensor and pipeline parallelism.
-SPLIT_BY_RUNTIME = ("gemma", "gpt2", "llama", "mistral", "mixtral", "phi3", "qwen2", "qwen3")
+SPLIT_BY_RUNTIME = ("gemma", "gpt2", "llama", "mistral", "mixtral", "phi3", "qwen2", "qwen3", "qwen3_moe")
 
 
 @record

@@ -104,8 +104,8 @@ def test_family_router_loss_requested_refused() -> None:
         family_of(config)
 
 
-def test_block_wise_types_cover_what_the_catalog_promises_to_split() -> None:
-    assert set(SPLIT_BY_RUNTIME) <= set(BLOCK_WISE_TYPES)
+def test_block_wise_types_are_what_the_catalog_says_is_split() -> None:
+    assert set(SPLIT_BY_RUNTIME) == set(BLOCK_WISE_TYPES)
 
 
 def test_family_unknown_type_is_none() -> None:
