@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from planner.errors import InputError
 
-_UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)([smhd]))+")
-_PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
-_LONGEST_S = 366 * 86400.0
 DEFAULT_PLANS_DIR = Path("plans")
 
 
 def parse_duration_s(text: str, *, flag: str) -> float:
-    """Seconds of `90s`, `10m`, `1h30m`, `2d`; InputError for anything else, zero, or more than a year."""
-    parts = _PART.findall(text) if len(text) < 50 and _DURATION.fullmatch(text) else []
-    duration_s = sum(float(amount) * _UNIT_SECONDS[unit] for amount, unit in parts)
-    if not 0 < duration_s <= _LONGEST_S:
+    """Seconds of a duration as a job file has it: `90s`, `10m`, `1h30m`; InputError for anything else, a millisecond to
+    30 days."""
+    from planner.jobfile.quantities import MAX_DURATION_S, MIN_DURATION_S, duration_of_text  # Keep: loads pydantic
+
+    duration_s = duration_of_text(text)
+    if duration_s is None or not MIN_DURATION_S <= duration_s <= MAX_DURATION_S:
         raise InputError(
             f"{flag} does not take {text[:50]!r}",
-            why="a duration is a number with a unit: s, m, h or d, more than zero and at most a year",
+            why="a duration is numbers with their units, d, h, m and s in this order, from a millisecond to 30 days",
             fix=f"write it like {flag} 90s, {flag} 10m or {flag} 1h30m",
         )
     return duration_s

@@ -17,7 +17,7 @@ from planner.errors import InputError
 from planner.spec import Candidate, DeviceKind, JobSpec
 
 _OPTION_NAME = re.compile(r"[a-z][a-z0-9-]*\Z")
-_OWNED = frozenset({"nodes", "ntasks", "ntasks-per-node"})  # the plan's layout decides these
+OWNED = frozenset({"nodes", "ntasks", "ntasks-per-node"})  # the plan's layout decides these
 _GPU_OPTIONS = frozenset({"gres", "gpus", "gpus-per-node", "gpus-per-task"})
 _CPU_OPTIONS = frozenset({"exclusive", "cpus-per-task", "oversubscribe"})
 
@@ -69,7 +69,7 @@ def _job_name(job: JobSpec) -> str:
 
 
 def _check_option(name: str, value: str) -> None:
-    if name in _OWNED:
+    if name in OWNED:
         raise InputError(
             f"slurm.{name} is set by the plan",
             why="the number of nodes and processes is what the plan decides",

@@ -32,19 +32,20 @@ COMMAND_SLOTS = (
     "seq_len",
 )
 KUBERNETES_KEYS = ("image", "namespace", "name")
+SLURM_OWNED = ("nodes", "ntasks", "ntasks-per-node")  # the plan's layout decides these
+# Refused here and not only when the script is written, which is after the trials.
+SHELL_OPERATORS = ("|", "||", "&", "&&", ";", "<", ">", ">>", "2>", "2>&1", "&>")
+_STARTERS = ("accelerate", "bash", "deepspeed", "mpiexec", "mpirun", "sbatch", "sh", "srun", "torchrun")
 _SLOT = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")  # doubled braces are braces
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
-_OPTION = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,99}")
+_OPTION = re.compile(r"[a-z][a-z0-9_-]{0,99}")
 
 
 def parse_command(value: Any) -> str:
     """The user's own command: words that can be split, `{deepspeed_config}` among its slots."""
     if not isinstance(value, str) or not value.strip() or len(value) > 10_000 or "\0" in value:
         raise complain(f"must be a command, found {describe(value)}", fix="write it as one quoted line")
-    try:
-        shlex.split(value)
-    except ValueError as problem:
-        raise complain(f"cannot be split into words: {str(problem).lower()}", fix="close the quotes") from None
+    _refuse_more_than_a_program(value)
     slots = [slot for slot in _SLOT.findall(value) if slot]
     unknown = [slot for slot in slots if slot not in COMMAND_SLOTS]
     if unknown:
@@ -58,12 +59,36 @@ def parse_command(value: Any) -> str:
     return value
 
 
-def parse_pairs(
-    key_form: re.Pattern[str], what: str, known: tuple[str, ...] = ()
-) -> Callable[[Any], tuple[tuple[str, str], ...]]:
-    """A validator of name-to-text mappings, kept as pairs in alphabetical order. Numbers are taken as texts.
+def _refuse_more_than_a_program(command: str) -> None:
+    """The start script runs one Python program a rank: no line of shell, and no launcher inside the launcher."""
+    try:
+        words = shlex.split(command)
+    except ValueError as problem:
+        raise complain(f"cannot be split into words: {str(problem).lower()}", fix="close the quotes") from None
+    operators = [word for word in words if word in SHELL_OPERATORS]
+    if operators:
+        raise complain(
+            f"holds the shell operator {operators[0]!r}", fix="give one Python program with its arguments, as words"
+        )
+    if words and words[0].rpartition("/")[2] in _STARTERS:
+        raise complain(
+            f"starts with {shorten(words[0])}, but the plan's start script is the launcher",
+            fix="give the Python script and its arguments; launch.launcher says what starts it",
+        )
 
-    `known`: the only keys there are; () for any of that form.
+
+def parse_pairs(
+    key_form: re.Pattern[str],
+    what: str,
+    *,
+    made_of: str,
+    known: tuple[str, ...] = (),
+    owned: tuple[str, ...] = (),
+) -> Callable[[Any], tuple[tuple[str, str], ...]]:
+    """A validator of name-to-text mappings, kept as pairs in alphabetical order. Whole numbers are taken as texts.
+
+    A key is `what`, `made_of` what its form takes. `known`: the only keys there are; () for any of that form. `owned`:
+    keys that the plan sets, with dashes; they may be written with underscores.
     """
 
     def parse(value: Any) -> tuple[tuple[str, str], ...]:
@@ -72,17 +97,22 @@ def parse_pairs(
         pairs = value or {}
         if len(pairs) > 200:
             raise complain(f"has {len(pairs)} entries", fix="list at most 200")
+        if len({key.replace("_", "-") for key in pairs}) < len(pairs):
+            raise complain("has one key in two spellings, with _ and with -", fix="keep one of the two")
         return tuple(sorted((_key(key), _text(key, item)) for key, item in pairs.items()))
 
     def _key(key: str) -> str:
         if known and key not in known:
             raise complain(f"has the unknown key {shorten(key)!r}", fix=did_you_mean(key, known))
+        if key.replace("_", "-") in owned:
+            raise complain(f"has {key}, which the plan's layout decides", fix="remove it; cluster: says how many nodes")
         if not key_form.fullmatch(key):
-            raise complain(f"has the key {shorten(key)!r}, which is no {what}", fix="use letters, digits and _")
+            raise complain(f"has the key {shorten(key)!r}, which is no {what}", fix=f"use {made_of}")
         return key
 
     def _text(key: str, item: Any) -> str:
-        if isinstance(item, bool) or not isinstance(item, (str, int, float)):
+        # Keep: no floats. 1.10 would arrive as 1.1, and 1e3 as 1000.0.
+        if isinstance(item, bool) or not isinstance(item, (str, int)):
             raise complain(f"has for {key} {describe(item)}, not a text", fix=f"put the value of {key} in quotes")
         text = str(item)
         if "\0" in text or len(text) > 10_000:
@@ -92,13 +122,20 @@ def parse_pairs(
     return parse
 
 
-EnvironmentMap = Annotated[
-    tuple[tuple[str, str], ...], BeforeValidator(parse_pairs(_VARIABLE, "name of an environment variable"))
-]
-OptionMap = Annotated[tuple[tuple[str, str], ...], BeforeValidator(parse_pairs(_OPTION, "option name"))]
-KubernetesMap = Annotated[
-    tuple[tuple[str, str], ...], BeforeValidator(parse_pairs(_OPTION, "option name", KUBERNETES_KEYS))
-]
+_parse_environment = parse_pairs(
+    _VARIABLE, "name of an environment variable", made_of="letters, digits and _, no digit first"
+)
+_parse_sbatch = parse_pairs(
+    _OPTION,
+    "long option of sbatch",
+    made_of="small letters, digits and -, without the leading dashes",
+    owned=SLURM_OWNED,
+)
+_parse_kubernetes = parse_pairs(_OPTION, "option name", made_of="the names as they are", known=KUBERNETES_KEYS)
+
+EnvironmentMap = Annotated[tuple[tuple[str, str], ...], BeforeValidator(_parse_environment)]
+OptionMap = Annotated[tuple[tuple[str, str], ...], BeforeValidator(_parse_sbatch)]
+KubernetesMap = Annotated[tuple[tuple[str, str], ...], BeforeValidator(_parse_kubernetes)]
 
 
 def parse_folders(value: Any) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Values of a form of their own that several sections share: durations, paths, sections left empty.
 
-A duration is written as people write it: `15m`, `120s`, `1h30m`, or a plain number of seconds.
+A duration is written as people write it: `15m`, `120s`, `1h30m`, `1.5h`, or (in a file) a plain number of seconds.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from planner.catalog.documents import describe
 from planner.catalog.strict import complain
 
+MIN_DURATION_S = 0.001
 MAX_DURATION_S = 30 * 86_400.0
 
-_DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9}(?:\.\d{1,9})?)s)?")
+_NUMBER = r"\d{1,9}(?:\.\d{1,9})?"
+_DURATION = re.compile("".join(rf"(?:({_NUMBER}){unit})?" for unit in "dhms"), re.ASCII)
 _SECONDS = (86_400.0, 3_600.0, 60.0, 1.0)
 
 
@@ -24,7 +26,7 @@ def parse_duration(value: Any) -> float:
     seconds = _seconds(value)
     if seconds is None:
         raise complain(f"must be a duration, found {describe(value)}", fix="write it like 90s, 15m or 1h30m")
-    if not 0.001 <= seconds <= MAX_DURATION_S:
+    if not MIN_DURATION_S <= seconds <= MAX_DURATION_S:
         raise complain(
             f"must be from 1 millisecond to 30 days, found {describe(value)}", fix="write it like 90s or 15m"
         )
@@ -36,7 +38,12 @@ def _seconds(value: Any) -> float | None:
         return None
     if isinstance(value, (int, float)):
         return float(value)
-    found = _DURATION.fullmatch(value) if isinstance(value, str) and value else None
+    return duration_of_text(value) if isinstance(value, str) else None
+
+
+def duration_of_text(text: str) -> float | None:
+    """Seconds of `90s`, `15m`, `1h30m`, `2d`, units from the largest to the smallest; None for anything else."""
+    found = _DURATION.fullmatch(text) if text else None
     if found is None:
         return None
     return sum(float(number) * unit for number, unit in zip(found.groups(), _SECONDS) if number)

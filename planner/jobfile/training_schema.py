@@ -21,8 +21,9 @@ _OPTIMIZERS_TAKING = {
 
 def parse_betas(value: Any) -> tuple[float, float]:
     """Two numbers from 0 to below 1."""
-    numbers = [item for item in value if isinstance(item, (int, float))] if isinstance(value, list) else []
-    if len(numbers) != 2 or len(value) != 2 or not all(0 <= number < 1 for number in numbers):
+    given = value if isinstance(value, list) else []
+    numbers = [item for item in given if isinstance(item, (int, float)) and not isinstance(item, bool)]
+    if len(numbers) != 2 or len(given) != 2 or not all(0 <= number < 1 for number in numbers):
         raise complain(
             f"must be two numbers from 0 to below 1, found {describe(value)}", fix="write betas: [0.9, 0.95]"
         )

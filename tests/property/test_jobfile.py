@@ -13,6 +13,7 @@ from planner.catalog.yaml_text import parse_yaml
 from planner.errors import InputError
 from planner.jobfile import dump_job, job_hash, load_job, resolve_job
 from planner.jobfile.dump import flow_text
+from planner.jobfile.launch_schema import SLURM_OWNED
 from planner.jobfile.schema import JobSchema
 from planner.spec import JobSpec
 
@@ -32,6 +33,7 @@ _texts = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30
 )  # a process takes no zero byte, UTF-8 no half surrogate
 _names = st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,10}", fullmatch=True)
+_options = st.from_regex(r"[a-z][a-z0-9-]{0,10}", fullmatch=True).filter(lambda name: name not in SLURM_OWNED)
 _optimizers = st.one_of(
     _some_of(
         name=st.just("adamw"),
@@ -106,7 +108,7 @@ _jobs = st.fixed_dictionaries(
         "memory_headroom": st.floats(0, 0.9),
         "trials": _trials,
         "environment": st.dictionaries(_names, _texts, max_size=3),
-        "slurm": st.dictionaries(_names, st.one_of(_texts, st.integers(0, 10**9), st.floats(**_finite)), max_size=2),
+        "slurm": st.dictionaries(_options, st.one_of(_texts, st.integers(0, 10**9)), max_size=2),
         "launch": _some_of(
             launcher=st.sampled_from(["torchrun", "deepspeed", "slurm", "kubernetes"]),
             command=_names.map(lambda word: f"{word}.py --config {{deepspeed_config}}"),

@@ -57,7 +57,7 @@ trials: {mode: real, max_trials: 12, time_budget: 1h30m, steps: 7, timeout: 90s,
 launch: {launcher: slurm, command: "train.py -d {deepspeed_config} --mb {micro_batch_size}", master_port: 12345,
          python_path: [src, /opt/lib]}
 slurm: {partition: gpu, time: "24:00:00", nice: 5}
-environment: {NCCL_DEBUG: INFO, A: 0.5}
+environment: {NCCL_DEBUG: INFO, A: "0.5"}
 """
 
 
@@ -269,7 +269,16 @@ def test_resolve_job_modules_of_a_factory_lie_beside_the_job_file_unless_said_ot
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("15m", 900), ("120s", 120), ("1h30m", 5400), ("2d", 172_800), ("0.5s", 0.5), ("1h0m10.5s", 3610.5), (90, 90)],
+    [
+        ("15m", 900),
+        ("120s", 120),
+        ("1h30m", 5400),
+        ("2d", 172_800),
+        ("0.5s", 0.5),
+        ("1h0m10.5s", 3610.5),
+        ("1.5h", 5400),
+        (90, 90),
+    ],
 )
 def test_parse_duration_units_add_up(text: str | int, seconds: float) -> None:
     assert parse_duration(text) == seconds
