@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -46,22 +47,11 @@ class RunDir:
         """
         path = path.absolute()
         _make_folder(path)
-        found = _read_identity(path)
-        if found is None and _holds_foreign_files(path):
-            raise InputError(
-                f"{path} is not empty and not a plan folder",
-                why="the planner writes only into folders of its own",
-                fix="choose a new or empty folder with --out",
-            )
-        if found is not None and found.job_hash != job_hash and not other_job_allowed:
-            raise InputError(
-                f"{path} holds the plan of another job",
-                why=f"its job hash is {found.job_hash[:12]}, this job's is {job_hash[:12]}: model, training, cluster, "
-                "ranges or objective differ",
-                fix="choose another folder with --out, or delete this one to plan anew in it",
-            )
+        found = _identity_to_take(path, job_hash, other_job_allowed=other_job_allowed)
         if found is None or found.job_hash != job_hash:
             with FolderLock(path / names.LOCK):
+                # Keep: asked again, because another planner may have taken the folder before the lock was ours.
+                found = _identity_to_take(path, job_hash, other_job_allowed=other_job_allowed)
                 _take_over(path, found, job_hash)
         return cls(path, job_hash=job_hash)
 
@@ -189,6 +179,25 @@ def _holds_foreign_files(path: Path) -> bool:
         raise explain_os_error(problem, path, doing="read") from problem
 
 
+def _identity_to_take(path: Path, job_hash: str, *, other_job_allowed: bool) -> _Identity | None:
+    """Whose the folder is, None for nobody's. Raises InputError when it may not become this job's."""
+    found = _read_identity(path)
+    if found is None and _holds_foreign_files(path):
+        raise InputError(
+            f"{path} is not empty and not a plan folder",
+            why="the planner writes only into folders of its own",
+            fix="choose a new or empty folder with --out",
+        )
+    if found is not None and found.job_hash != job_hash and not other_job_allowed:
+        raise InputError(
+            f"{path} holds the plan of another job",
+            why=f"its job hash is {found.job_hash[:12]}, this job's is {job_hash[:12]}: model, training, cluster, "
+            "ranges or objective differ",
+            fix="choose another folder with --out, or delete this one to plan anew in it",
+        )
+    return found
+
+
 def _take_over(path: Path, found: _Identity | None, job_hash: str) -> None:
     """Make `path` this job's folder. Trials and plan of another job are not this one's: they get another name."""
     if found is not None:
@@ -202,9 +211,15 @@ def _set_aside(path: Path, job_hash: str) -> None:
     for old in (path / names.TRIALS, path / names.PLAN):
         try:
             if old.exists():
-                old.replace(old.with_stem(f"{old.stem}-of-{mark}"))
+                old.replace(_free_name(old, f"{old.stem}-of-{mark}"))
         except OSError as problem:
             raise explain_os_error(problem, old, doing="rename") from problem
+
+
+def _free_name(path: Path, stem: str) -> Path:
+    """`path` under another stem that no file bears: what was set aside before stays."""
+    stems = chain((stem,), (f"{stem}-{number}" for number in count(2)))
+    return next(free for free in map(path.with_stem, stems) if not free.exists())
 
 
 def _read_identity(path: Path) -> _Identity | None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -72,6 +74,29 @@ def test_create_for_another_job_when_told_sets_the_old_trials_aside(
     assert (tmp_path / "p" / "trials-of-hash1.jsonl").exists()
     assert not (tmp_path / "p" / names.PLAN).exists()
     assert [path.name for path in tmp_path.iterdir()] == ["p"]
+
+
+def test_trials_set_aside_before_are_never_written_over(tmp_path: Path, trial: Callable[[int], TrialRecord]) -> None:
+    for number, job in enumerate(("hash1", "hash2", "hash1", "hash2")):
+        RunDir.create(tmp_path, job, other_job_allowed=True).append_trial(trial(number))
+    aside = {path.name: path.read_text().count("\n") for path in tmp_path.glob("trials-of-*")}
+    assert aside == {"trials-of-hash1.jsonl": 1, "trials-of-hash2.jsonl": 1, "trials-of-hash1-2.jsonl": 1}
+
+
+def test_create_by_two_jobs_at_once_gives_the_folder_to_one(tmp_path: Path) -> None:
+    def create(path: Path, job: str, start: Barrier) -> str | None:
+        start.wait()
+        try:
+            return RunDir.create(path, job).job_hash
+        except InputError:
+            return None
+
+    with ThreadPoolExecutor(2) as threads:
+        for number in range(30):
+            path, start = tmp_path / str(number), Barrier(2)
+            made = [threads.submit(create, path, job, start) for job in ("hash1", "hash2")]
+            winners = {one.result() for one in made} - {None}
+            assert winners == {RunDir.open(path).job_hash}
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\x00", b'{"format": "x", "job_hash": "h"}', b'"' * 9])
