@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from planner.errors import TrialsUnavailable
+from planner.rundir import explain_os_error
 from planner.spec import DeviceKind, Outcome, Phase, TrialTask
 from planner.spec.worker import (
     Message,
@@ -104,8 +105,9 @@ class WarmPool:
     ) -> Outcome:
         """Run one trial and say how it ended. `timeout_s` counts from the fork, without the worker's imports.
 
-        The full logs of all ranks are left in `log_path`. Raises TrialsUnavailable when no worker can be started. An
-        exception that arrives meanwhile (Ctrl-C, or one of `on_progress`) ends the trial and passes on.
+        The full logs of all ranks are left in `log_path`. Raises TrialsUnavailable when no worker can be started, and
+        InputError when the disk takes neither log nor scratch: the trial then has no outcome. An exception that arrives
+        meanwhile (Ctrl-C, or one of `on_progress`) ends the trial and passes on.
         """
         worker = self._ready_worker()
         self._number += 1
@@ -132,7 +134,8 @@ class WarmPool:
                 )
                 remark = _summary(outcome)
             finally:
-                join_logs(logs, into=log_path, remarks=(remark,))
+                with _disk_problems_told(log_path):
+                    join_logs(logs, into=log_path, remarks=(remark,))
         return outcome
 
     def _start(self) -> WorkerProcess:
@@ -208,15 +211,24 @@ def _ignore(_phase: Phase, _steps_done: int) -> None:
 
 
 @contextmanager
+def _disk_problems_told(log_path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        raise explain_os_error(problem, log_path, doing="write") from problem
+
+
+@contextmanager
 def _scratch_beside(log_path: Path) -> Iterator[Path]:
     """A folder for one trial, beside its log (checkpoints need the room of the plan folder's disk, not of /tmp).
 
     It has one name for each log, so what a killed planner left there is removed when the trial is run again.
     """
-    log_path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = log_path.parent.resolve() / f".{log_path.name}.scratch"
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir()
+    with _disk_problems_told(log_path):
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = log_path.parent.resolve() / f".{log_path.name}.scratch"
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
     try:
         yield scratch
     finally:

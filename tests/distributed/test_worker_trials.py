@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from planner.errors import InputError
 from planner.spec import (
     Crashed,
     DeviceKind,
@@ -221,6 +222,13 @@ def test_death_of_the_worker_is_an_outcome_and_another_is_started(pool: WarmPool
     assert (outcome.rank, outcome.exit_code) == (-1, -9)
     assert len(dead) == 3
     assert not _still_running(dead)
+    _run_good_trial(pool, tmp_path)
+
+
+def test_log_that_no_disk_takes_is_explained_and_the_next_trial_runs(pool: WarmPool, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot write"):
+        pool.run(make_task(tiny_llama()), timeout_s=LIMIT_S, log_path=tmp_path / "file" / "trial.log")
     _run_good_trial(pool, tmp_path)
 
 
