@@ -69,12 +69,20 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m planner.runtime.train", description="Train as a plan says.")
     parser.add_argument("--task", type=Path, required=True, help="task.json of the plan folder")
     parser.add_argument("--deepspeed-config", type=Path, help="ds_config.json of the plan folder")
-    parser.add_argument("--steps", type=int, help="stop after this many optimizer steps of this run")
+    parser.add_argument("--steps", type=_positive, help="stop after this many optimizer steps of this run")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint, if there is one")
     parser.add_argument("--no-checkpoint", action="store_true", help="write no checkpoints, whatever the job says")
     parser.add_argument("--report", type=Path, help="write what was measured, as JSON, at the end")
     parser.add_argument("--local_rank", "--local-rank", type=int, help="set by the deepspeed launcher")
     return parser.parse_args(arguments)
+
+
+def _positive(text: str) -> int:
+    """A whole number from 1; argparse turns the ValueError into exit code 2."""
+    number = int(text)
+    if number < 1:
+        raise ValueError(f"{number} is less than 1")
+    return number
 
 
 def main(arguments: list[str]) -> int:

@@ -44,6 +44,7 @@ def run_training(run: Run, *, rank: int, world_size: int, local_rank: int) -> Tr
             why="the task file of a plan leaves it to ds_config.json beside it",
             fix="add --deepspeed-config ds_config.json",
         )
+    _refuse_to_write_over(run)
     preload_deepspeed()  # Keep first: code loaded later would count as the run's memory, as it does not in a trial
     preload_model_code(run.task.model.model_type)
     gpus_before = read_driver_memory() if run.task.device is DeviceKind.CUDA else ()  # before this rank's own context
@@ -53,6 +54,18 @@ def run_training(run: Run, *, rank: int, world_size: int, local_rank: int) -> Tr
         return _Training(run, rank=rank, meter=meter).train()
     finally:
         stop_distributed()
+
+
+def _refuse_to_write_over(run: Run) -> None:
+    """A training started anew would put its checkpoints in the place of another's, which may have taken weeks."""
+    directory = run.task.training.checkpoint_dir
+    if run.resume or not run.checkpoints or not directory or not (Path(directory) / "latest").is_file():
+        return
+    raise InputError(
+        f"{directory} already holds checkpoints of a training",
+        why="a training started from the beginning would write over them",
+        fix="add --resume to go on from them, --no-checkpoint to write none, or move the folder away",
+    )
 
 
 class _Peaks:

@@ -63,6 +63,25 @@ def test_main_unreadable_task_exits_2_with_three_lines(tmp_path: Path, capsys: p
     assert [line.split(":")[0] for line in told.strip().splitlines()] == ["error", "why", "fix"]
 
 
+def test_main_checkpoints_of_another_training_are_not_written_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "latest").write_text("global_step5000")
+    (tmp_path / "task.json").write_text(json.dumps(to_plain(make_task("llama", checkpoint_dir=str(tmp_path)))))
+    assert main(["--task", str(tmp_path / "task.json")]) == 2
+    told = capsys.readouterr().err
+    assert "already holds checkpoints" in told
+    assert "--resume" in told
+
+
+@pytest.mark.parametrize("steps", ["0", "-1", "many"])
+def test_main_steps_that_are_no_number_of_steps_are_refused(steps: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--task", "task.json", "--steps", steps])
+    assert end.value.code == 2
+    assert "--steps" in capsys.readouterr().err
+
+
 def test_train_module_import_is_light() -> None:
     code = "import planner.runtime.train, sys; sys.exit('torch' in sys.modules or 'deepspeed' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
