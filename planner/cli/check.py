@@ -20,40 +20,53 @@ _STYLES = {"error": "bold red", "warning": "bold yellow", "info": "bold blue"}
 _LONGEST_LINE = 200
 
 
+Config = Annotated[
+    str, typer.Argument(metavar="CONFIG", help="A DeepSpeed configuration: a file, -, or its base64; or accelerate's.")
+]
+World = Annotated[int | None, typer.Option(min=1, metavar="N", help="Ranks (GPUs) in all.")]
+Tensor = Annotated[int, typer.Option(min=1, metavar="N", help="Of the script's mpu.")]
+Pipeline = Annotated[int, typer.Option(min=1, metavar="N", help="Stages of PipelineModule.")]
+Sequence = Annotated[int, typer.Option(min=1, metavar="N", help="Ulysses ranks.")]
+Reader = Annotated[
+    ConfigReader | None,
+    typer.Option(help='Who reads the file. Not given: Hugging Face for a file with "auto", else DeepSpeed.'),
+]
+Release = Annotated[
+    str, typer.Option(metavar="X.Y.Z", help="From 0.14 on. Not given: all releases that plans are made for.")
+]
+TrainerArgs = Annotated[
+    str, typer.Option(metavar="FILE|ARGS", help="The Hugging Face Trainer's arguments, to hold against the file.")
+]
+Accelerate = Annotated[Path | None, typer.Option(metavar="FILE", help="accelerate's file, to hold against it.")]
+ClientOptimizer = Annotated[
+    str, typer.Option(metavar="CLASS", help="The optimizer that the script passes itself; none: surely none.")
+]
+Model = Annotated[str, typer.Option(metavar="MODEL", help="A model's config.json, or a catalog name.")]
+Gpu = Annotated[str, typer.Option(metavar="GPU", help="A catalog name: its memory and its precisions count.")]
+GpuMemory = Annotated[float, typer.Option(min=0, metavar="GIB", help="A GPU's memory, for others.")]
+NativeMoe = Annotated[bool, typer.Option("--native-moe", help="The model has DeepSpeed's own MoE layers.")]
+Fix = Annotated[bool, typer.Option("--fix", help="Write the corrected file, whole or not at all; comments are lost.")]
+Out = Annotated[Path | None, typer.Option(metavar="FILE", help="With --fix: write it here, not in place.")]
+
+
 def check(
     context: typer.Context,
-    config: Annotated[
-        str,
-        typer.Argument(metavar="CONFIG", help="A DeepSpeed configuration: a file, -, or its base64; or accelerate's."),
-    ],
-    world_size: Annotated[int | None, typer.Option(min=1, metavar="N", help="Ranks (GPUs) in all.")] = None,
-    tensor_parallel_size: Annotated[int, typer.Option(min=1, metavar="N", help="Of the script's mpu.")] = 1,
-    pipeline_parallel_size: Annotated[int, typer.Option(min=1, metavar="N", help="Stages of PipelineModule.")] = 1,
-    sequence_parallel_size: Annotated[int, typer.Option(min=1, metavar="N", help="Ulysses ranks.")] = 1,
-    consumer: Annotated[
-        ConfigReader | None,
-        typer.Option(help='Who reads the file. Not given: Hugging Face for a file with "auto", else DeepSpeed.'),
-    ] = None,
-    deepspeed_version: Annotated[
-        str, typer.Option(metavar="X.Y.Z", help="From 0.14 on. Not given: all releases that plans are made for.")
-    ] = "",
-    trainer_args: Annotated[
-        str, typer.Option(metavar="FILE|ARGS", help="The Hugging Face Trainer's arguments, to hold against the file.")
-    ] = "",
-    accelerate_config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="accelerate's file, to hold against it.")
-    ] = None,
-    client_optimizer: Annotated[
-        str, typer.Option(metavar="CLASS", help="The optimizer that the script passes itself; none: surely none.")
-    ] = "",
-    model: Annotated[str, typer.Option(metavar="MODEL", help="A model's config.json, or a catalog name.")] = "",
-    gpu: Annotated[str, typer.Option(metavar="GPU", help="A catalog name: its memory and its precisions count.")] = "",
-    gpu_memory_gib: Annotated[float, typer.Option(min=0, metavar="GIB", help="A GPU's memory, for others.")] = 0.0,
-    native_moe: Annotated[bool, typer.Option("--native-moe", help="The model has DeepSpeed's own MoE layers.")] = False,
-    fix: Annotated[
-        bool, typer.Option("--fix", help="Write the corrected file, whole or not at all; comments are lost.")
-    ] = False,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="With --fix: write it here, not in place.")] = None,
+    config: Config,
+    world_size: World = None,
+    tensor_parallel_size: Tensor = 1,
+    pipeline_parallel_size: Pipeline = 1,
+    sequence_parallel_size: Sequence = 1,
+    consumer: Reader = None,
+    deepspeed_version: Release = "",
+    trainer_args: TrainerArgs = "",
+    accelerate_config: Accelerate = None,
+    client_optimizer: ClientOptimizer = "",
+    model: Model = "",
+    gpu: Gpu = "",
+    gpu_memory_gib: GpuMemory = 0.0,
+    native_moe: NativeMoe = False,
+    fix: Fix = False,
+    out: Out = None,
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:

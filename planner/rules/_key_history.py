@@ -10,182 +10,133 @@ from typing import Final
 
 Span = tuple[str, str]
 
-VERSIONS: Final[tuple[str, ...]] = (
-    "0.14.0",
-    "0.14.1",
-    "0.14.2",
-    "0.14.3",
-    "0.14.4",
-    "0.14.5",
-    "0.15.0",
-    "0.15.1",
-    "0.15.2",
-    "0.15.3",
-    "0.15.4",
-    "0.16.0",
-    "0.16.1",
-    "0.16.2",
-    "0.16.3",
-    "0.16.4",
-    "0.16.5",
-    "0.16.6",
-    "0.16.7",
-    "0.16.8",
-    "0.16.9",
-    "0.17.0",
-    "0.17.1",
-    "0.17.2",
-    "0.17.3",
-    "0.17.4",
-    "0.17.5",
-    "0.17.6",
-    "0.18.0",
-    "0.18.1",
-    "0.18.2",
-    "0.18.3",
-    "0.18.4",
-    "0.18.5",
-    "0.18.6",
-    "0.18.7",
-    "0.18.8",
-    "0.18.9",
-    "0.19.0",
-    "0.19.1",
-    "0.19.2",
-    "0.19.3",
-    "0.19.4",
-    "0.19.5",
-    "0.19.6",
-    "0.19.7",
-    "0.19.8",
+VERSIONS: Final = (
+    "0.14.0 0.14.1 0.14.2 0.14.3 0.14.4 0.14.5 0.15.0 0.15.1 0.15.2 0.15.3 "
+    "0.15.4 0.16.0 0.16.1 0.16.2 0.16.3 0.16.4 0.16.5 0.16.6 0.16.7 0.16.8 "
+    "0.16.9 0.17.0 0.17.1 0.17.2 0.17.3 0.17.4 0.17.5 0.17.6 0.18.0 0.18.1 "
+    "0.18.2 0.18.3 0.18.4 0.18.5 0.18.6 0.18.7 0.18.8 0.18.9 0.19.0 0.19.1 "
+    "0.19.2 0.19.3 0.19.4 0.19.5 0.19.6 0.19.7 0.19.8"
 )
 
-KEYS: Final[dict[str, dict[str, tuple[Span, ...]]]] = {
+# Names of the keys that every release has, by block.
+ALWAYS: Final[dict[str, str]] = {
+    "": (
+        "activation_checkpointing aio allgather_size autotuning bf16 bfloat16 "
+        "checkpoint comms_logger communication_data_type csv_monitor "
+        "data_efficiency data_types dataloader_drop_last disable_allgather "
+        "dump_state flops_profiler fp16 gradient_accumulation_steps "
+        "gradient_clipping gradient_predivide_factor hybrid_engine "
+        "memory_breakdown optimizer pipeline prescale_gradients scheduler "
+        "seq_parallel_communication_data_type steps_per_print tensorboard "
+        "train_batch_size train_micro_batch_size_per_gpu "
+        "use_data_before_expert_parallelism vocabulary_size "
+        "wall_clock_breakdown wandb weight_quantization "
+        "zero_allow_untested_optimizer zero_force_ds_cpu_optimizer "
+        "zero_optimization"
+    ),
+    "activation_checkpointing": (
+        "contiguous_memory_optimization cpu_checkpointing number_checkpoints "
+        "partition_activations profile synchronize_checkpoint_boundary"
+    ),
+    "aio": "block_size overlap_events queue_depth single_submit",
+    "autotuning": (
+        "arg_mappings enabled end_profile_step exps_dir fast "
+        "max_train_batch_size max_train_micro_batch_size_per_gpu metric "
+        "metric_path min_train_batch_size min_train_micro_batch_size_per_gpu "
+        "model_info model_info_path mp_size num_tuning_micro_batch_sizes "
+        "overwrite results_dir start_profile_step tuner_early_stopping "
+        "tuner_num_trials tuner_type"
+    ),
+    "bf16": "enabled immediate_grad_update",
+    "checkpoint": "load_universal parallel_write tag_validation use_node_local_storage",
+    "checkpoint.parallel_write": "pipeline_stage",
+    "comms_logger": "debug enabled prof_all prof_ops verbose",
+    "csv_monitor": "enabled job_name output_path",
+    "data_types": "grad_accum_dtype",
+    "flops_profiler": ("detailed enabled module_depth output_file profile_step recompute_fwd_factor top_modules"),
+    "fp16": (
+        "auto_cast consecutive_hysteresis enabled fp16_master_weights_and_grads "
+        "hysteresis initial_scale_power loss_scale loss_scale_window "
+        "min_loss_scale"
+    ),
+    "hybrid_engine": (
+        "enabled inference_tp_size max_out_tokens pin_parameters release_inference_cache tp_gather_partition_size"
+    ),
+    "optimizer": "legacy_fusion params type",
+    "pipeline": (
+        "activation_checkpoint_interval grad_partitioned partition pipe_partitioned seed_layers stages use_reentrant"
+    ),
+    "scheduler": "params type",
+    "tensorboard": "enabled job_name output_path",
+    "wandb": "enabled group project team",
+    "zero_optimization": (
+        "allgather_bucket_size allgather_partitions contiguous_gradients "
+        "cpu_offload cpu_offload_param cpu_offload_use_pin_memory "
+        "elastic_checkpoint gather_16bit_weights_on_model_save "
+        "ignore_unused_parameters legacy_stage1 load_from_fp32_weights "
+        "max_live_parameters max_reuse_distance memory_efficient_linear "
+        "model_persistence_threshold offload_optimizer offload_param "
+        "overlap_comm override_module_apply param_persistence_threshold "
+        "pipeline_loading_checkpoint prefetch_bucket_size reduce_bucket_size "
+        "reduce_scatter round_robin_gradients stage "
+        "stage3_gather_16bit_weights_on_model_save "
+        "stage3_gather_fp16_weights_on_model_save stage3_max_live_parameters "
+        "stage3_max_reuse_distance stage3_model_persistence_threshold "
+        "stage3_param_persistence_threshold stage3_prefetch_bucket_size "
+        "sub_group_size use_multi_rank_bucket_allreduce zero_hpz_partition_size "
+        "zero_quantized_gradients zero_quantized_nontrainable_weights "
+        "zero_quantized_weights"
+    ),
+    "zero_optimization.offload_optimizer": (
+        "buffer_count device fast_init nvme_path pin_memory pipeline_read pipeline_write ratio"
+    ),
+    "zero_optimization.offload_param": "buffer_count buffer_size device max_in_cpu nvme_path pin_memory",
+}
+
+# The others, by block.
+CHANGED: Final[dict[str, dict[str, tuple[Span, ...]]]] = {
     "": {
-        "activation_checkpointing": (("", ""),),
-        "aio": (("", ""),),
-        "allgather_size": (("", ""),),
         "amp": (("", "0.19.8"),),
-        "autotuning": (("", ""),),
-        "bf16": (("", ""),),
-        "bfloat16": (("", ""),),
-        "checkpoint": (("", ""),),
         "comet": (("0.14.3", ""),),
-        "comms_logger": (("", ""),),
-        "communication_data_type": (("", ""),),
         "compile": (("", "0.14.4"), ("0.16.6", "")),
         "compression_training": (("", "0.19.7"),),
-        "csv_monitor": (("", ""),),
         "curriculum_learning": (("", "0.19.8"),),
-        "data_efficiency": (("", ""),),
         "data_parallel_size": (("0.15.0", ""),),
-        "data_types": (("", ""),),
-        "dataloader_drop_last": (("", ""),),
         "datastates_ckpt": (("0.18.1", ""),),
-        "disable_allgather": (("", ""),),
         "disable_python_gc": (("0.19.8", ""),),
-        "dump_state": (("", ""),),
         "eigenvalue": (("", "0.19.8"),),
         "elasticity": (("", "0.19.8"),),
         "expert_parallel": (("0.19.2", ""),),
-        "flops_profiler": (("", ""),),
-        "fp16": (("", ""),),
-        "gradient_accumulation_steps": (("", ""),),
         "gradient_allreduce_op": (("0.19.6", ""),),
-        "gradient_clipping": (("", ""),),
-        "gradient_predivide_factor": (("", ""),),
         "graph_harvesting": (("", "0.19.8"),),
-        "hybrid_engine": (("", ""),),
         "log_level": (("0.19.3", ""),),
         "managed_gradient_accumulation": (("0.19.4", ""),),
-        "memory_breakdown": (("", ""),),
         "nebula": (("", "0.19.7"),),
-        "optimizer": (("", ""),),
-        "pipeline": (("", ""),),
-        "prescale_gradients": (("", ""),),
         "progressive_layer_drop": (("", "0.19.8"),),
         "quantize_training": (("0.19.3", "0.19.7"),),
-        "scheduler": (("", ""),),
-        "seq_parallel_communication_data_type": (("", ""),),
         "sequence_parallel_size": (("0.15.0", ""),),
         "sparse_attention": (("", "0.19.7"),),
         "sparse_gradients": (("", "0.19.8"),),
-        "steps_per_print": (("", ""),),
         "tensor_parallel": (("0.16.4", ""),),
-        "tensorboard": (("", ""),),
         "timers": (("0.14.3", ""),),
         "torch_autocast": (("0.17.2", ""),),
-        "train_batch_size": (("", ""),),
-        "train_micro_batch_size_per_gpu": (("", ""),),
-        "use_data_before_expert_parallelism": (("", ""),),
-        "vocabulary_size": (("", ""),),
-        "wall_clock_breakdown": (("", ""),),
-        "wandb": (("", ""),),
-        "weight_quantization": (("", ""),),
-        "zero_allow_untested_optimizer": (("", ""),),
-        "zero_force_ds_cpu_optimizer": (("", ""),),
-        "zero_optimization": (("", ""),),
-    },
-    "activation_checkpointing": {
-        "contiguous_memory_optimization": (("", ""),),
-        "cpu_checkpointing": (("", ""),),
-        "number_checkpoints": (("", ""),),
-        "partition_activations": (("", ""),),
-        "profile": (("", ""),),
-        "synchronize_checkpoint_boundary": (("", ""),),
     },
     "aio": {
-        "block_size": (("", ""),),
         "intra_op_parallelism": (("0.16.4", ""),),
-        "overlap_events": (("", ""),),
-        "queue_depth": (("", ""),),
-        "single_submit": (("", ""),),
         "thread_count": (("", "0.16.4"),),
         "use_gds": (("0.15.0", ""),),
     },
     "amp": {
         "enabled": (("", "0.19.8"),),
     },
-    "autotuning": {
-        "arg_mappings": (("", ""),),
-        "enabled": (("", ""),),
-        "end_profile_step": (("", ""),),
-        "exps_dir": (("", ""),),
-        "fast": (("", ""),),
-        "max_train_batch_size": (("", ""),),
-        "max_train_micro_batch_size_per_gpu": (("", ""),),
-        "metric": (("", ""),),
-        "metric_path": (("", ""),),
-        "min_train_batch_size": (("", ""),),
-        "min_train_micro_batch_size_per_gpu": (("", ""),),
-        "model_info": (("", ""),),
-        "model_info_path": (("", ""),),
-        "mp_size": (("", ""),),
-        "num_tuning_micro_batch_sizes": (("", ""),),
-        "overwrite": (("", ""),),
-        "results_dir": (("", ""),),
-        "start_profile_step": (("", ""),),
-        "tuner_early_stopping": (("", ""),),
-        "tuner_num_trials": (("", ""),),
-        "tuner_type": (("", ""),),
-    },
     "bf16": {
         "bf16_master_weights_and_grads": (("0.18.3", ""),),
         "bf16_optimizer_states": (("0.18.3", ""),),
         "check_grad_overflow": (("0.17.1", ""),),
-        "enabled": (("", ""),),
-        "immediate_grad_update": (("", ""),),
     },
     "checkpoint": {
         "checkpoint_serialization": (("0.17.1", ""),),
-        "load_universal": (("", ""),),
-        "parallel_write": (("", ""),),
-        "tag_validation": (("", ""),),
-        "use_node_local_storage": (("", ""),),
         "writer": (("0.17.1", ""),),
-    },
-    "checkpoint.parallel_write": {
-        "pipeline_stage": (("", ""),),
     },
     "checkpoint.writer": {
         "data_parallel": (("0.17.1", ""),),
@@ -206,13 +157,6 @@ KEYS: Final[dict[str, dict[str, tuple[Span, ...]]]] = {
         "project": (("0.14.3", ""),),
         "samples_log_interval": (("0.14.3", ""),),
         "workspace": (("0.14.3", ""),),
-    },
-    "comms_logger": {
-        "debug": (("", ""),),
-        "enabled": (("", ""),),
-        "prof_all": (("", ""),),
-        "prof_ops": (("", ""),),
-        "verbose": (("", ""),),
     },
     "compile": {
         "autoep_non_moe": (("0.19.8", ""),),
@@ -237,17 +181,11 @@ KEYS: Final[dict[str, dict[str, tuple[Span, ...]]]] = {
         "sync_before_allgather": (("0.16.6", ""),),
         "sync_before_reduce": (("0.16.6", ""),),
     },
-    "csv_monitor": {
-        "enabled": (("", ""),),
-        "job_name": (("", ""),),
-        "output_path": (("", ""),),
-    },
     "curriculum_learning": {
         "enabled": (("", "0.19.8"),),
     },
     "data_types": {
         "buffer_dtype": (("0.19.2", ""),),
-        "grad_accum_dtype": (("", ""),),
         "keep_in_fp32_modules": (("0.19.8", ""),),
         "param_dtype": (("0.19.2", ""),),
     },
@@ -312,34 +250,8 @@ KEYS: Final[dict[str, dict[str, tuple[Span, ...]]]] = {
         "use_grouped_mm": (("0.19.2", ""),),
         "validate_folding_routing": (("0.19.3", ""),),
     },
-    "flops_profiler": {
-        "detailed": (("", ""),),
-        "enabled": (("", ""),),
-        "module_depth": (("", ""),),
-        "output_file": (("", ""),),
-        "profile_step": (("", ""),),
-        "recompute_fwd_factor": (("", ""),),
-        "top_modules": (("", ""),),
-    },
-    "fp16": {
-        "auto_cast": (("", ""),),
-        "consecutive_hysteresis": (("", ""),),
-        "enabled": (("", ""),),
-        "fp16_master_weights_and_grads": (("", ""),),
-        "hysteresis": (("", ""),),
-        "initial_scale_power": (("", ""),),
-        "loss_scale": (("", ""),),
-        "loss_scale_window": (("", ""),),
-        "min_loss_scale": (("", ""),),
-    },
     "hybrid_engine": {
         "enable_cuda_graph": (("0.19.6", ""),),
-        "enabled": (("", ""),),
-        "inference_tp_size": (("", ""),),
-        "max_out_tokens": (("", ""),),
-        "pin_parameters": (("", ""),),
-        "release_inference_cache": (("", ""),),
-        "tp_gather_partition_size": (("", ""),),
     },
     "nebula": {
         "enable_nebula_load": (("", "0.19.7"),),
@@ -349,26 +261,8 @@ KEYS: Final[dict[str, dict[str, tuple[Span, ...]]]] = {
         "persistent_storage_path": (("", "0.19.7"),),
         "persistent_time_interval": (("", "0.19.7"),),
     },
-    "optimizer": {
-        "legacy_fusion": (("", ""),),
-        "params": (("", ""),),
-        "type": (("", ""),),
-    },
-    "pipeline": {
-        "activation_checkpoint_interval": (("", ""),),
-        "grad_partitioned": (("", ""),),
-        "partition": (("", ""),),
-        "pipe_partitioned": (("", ""),),
-        "seed_layers": (("", ""),),
-        "stages": (("", ""),),
-        "use_reentrant": (("", ""),),
-    },
     "progressive_layer_drop": {
         "enabled": (("", "0.19.8"),),
-    },
-    "scheduler": {
-        "params": (("", ""),),
-        "type": (("", ""),),
     },
     "sparse_attention": {
         "attention": (("", "0.19.7"),),
@@ -395,11 +289,6 @@ KEYS: Final[dict[str, dict[str, tuple[Span, ...]]]] = {
         "tp_group": (("0.16.4", ""),),
         "tp_size": (("0.16.4", ""),),
     },
-    "tensorboard": {
-        "enabled": (("", ""),),
-        "job_name": (("", ""),),
-        "output_path": (("", ""),),
-    },
     "timers": {
         "throughput": (("0.14.3", ""),),
     },
@@ -412,67 +301,22 @@ KEYS: Final[dict[str, dict[str, tuple[Span, ...]]]] = {
         "enabled": (("0.17.2", ""),),
         "lower_precision_safe_modules": (("0.17.2", ""),),
     },
-    "wandb": {
-        "enabled": (("", ""),),
-        "group": (("", ""),),
-        "project": (("", ""),),
-        "team": (("", ""),),
-    },
     "zero_optimization": {
-        "allgather_bucket_size": (("", ""),),
-        "allgather_partitions": (("", ""),),
         "allgather_sequential": (("0.18.5", ""),),
         "compute_grad_norm": (("0.19.7", ""),),
-        "contiguous_gradients": (("", ""),),
-        "cpu_offload": (("", ""),),
-        "cpu_offload_param": (("", ""),),
-        "cpu_offload_use_pin_memory": (("", ""),),
-        "elastic_checkpoint": (("", ""),),
         "enable_sanity_checks": (("0.17.6", ""),),
-        "gather_16bit_weights_on_model_save": (("", ""),),
-        "ignore_unused_parameters": (("", ""),),
         "leaf_module": (("0.18.0", ""),),
-        "legacy_stage1": (("", ""),),
-        "load_from_fp32_weights": (("", ""),),
         "log_trace_cache_warnings": (("0.16.4", ""),),
-        "max_live_parameters": (("", ""),),
-        "max_reuse_distance": (("", ""),),
-        "memory_efficient_linear": (("", ""),),
         "mics_hierarchical_params_gather": (("", "0.19.7"),),
         "mics_shard_size": (("", "0.19.7"),),
-        "model_persistence_threshold": (("", ""),),
         "module_granularity_threshold": (("0.16.0", ""),),
-        "offload_optimizer": (("", ""),),
-        "offload_param": (("", ""),),
-        "overlap_comm": (("", ""),),
-        "override_module_apply": (("", ""),),
-        "param_persistence_threshold": (("", ""),),
         "parameter_alignment": (("0.19.7", ""),),
-        "pipeline_loading_checkpoint": (("", ""),),
-        "prefetch_bucket_size": (("", ""),),
-        "reduce_bucket_size": (("", ""),),
-        "reduce_scatter": (("", ""),),
-        "round_robin_gradients": (("", ""),),
         "save_muon_momentum_buffer_in_memory": (("0.18.9", ""),),
-        "stage": (("", ""),),
         "stage3_allgather_sequential": (("0.18.5", ""),),
-        "stage3_gather_16bit_weights_on_model_save": (("", ""),),
-        "stage3_gather_fp16_weights_on_model_save": (("", ""),),
-        "stage3_max_live_parameters": (("", ""),),
-        "stage3_max_reuse_distance": (("", ""),),
-        "stage3_model_persistence_threshold": (("", ""),),
         "stage3_module_granularity_threshold": (("0.16.0", ""),),
-        "stage3_param_persistence_threshold": (("", ""),),
-        "stage3_prefetch_bucket_size": (("", ""),),
         "stage3_use_all_reduce_for_fetch_params": (("0.14.3", ""),),
-        "sub_group_size": (("", ""),),
         "use_all_reduce_for_fetch_params": (("0.14.3", ""),),
-        "use_multi_rank_bucket_allreduce": (("", ""),),
         "zenflow": (("0.17.5", ""),),
-        "zero_hpz_partition_size": (("", ""),),
-        "zero_quantized_gradients": (("", ""),),
-        "zero_quantized_nontrainable_weights": (("", ""),),
-        "zero_quantized_weights": (("", ""),),
         "zeropp_loco_param": (("0.16.2", "0.19.8"),),
     },
     "zero_optimization.leaf_module": {
@@ -481,24 +325,8 @@ KEYS: Final[dict[str, dict[str, tuple[Span, ...]]]] = {
         "names": (("0.18.0", ""),),
     },
     "zero_optimization.offload_optimizer": {
-        "buffer_count": (("", ""),),
         "cpuadam_cores_perc": (("0.18.0", ""),),
-        "device": (("", ""),),
-        "fast_init": (("", ""),),
-        "nvme_path": (("", ""),),
-        "pin_memory": (("", ""),),
-        "pipeline_read": (("", ""),),
-        "pipeline_write": (("", ""),),
-        "ratio": (("", ""),),
         "super_offload": (("0.18.0", ""),),
-    },
-    "zero_optimization.offload_param": {
-        "buffer_count": (("", ""),),
-        "buffer_size": (("", ""),),
-        "device": (("", ""),),
-        "max_in_cpu": (("", ""),),
-        "nvme_path": (("", ""),),
-        "pin_memory": (("", ""),),
     },
     "zero_optimization.zenflow": {
         "auto_ratio": (("0.17.5", ""),),

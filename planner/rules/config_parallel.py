@@ -134,6 +134,26 @@ def _compile_unsupported(view: ConfigView) -> Iterable[Breach]:
         )
 
 
+def _compile_in_code(view: ConfigView) -> Iterable[Breach]:
+    if view.flag("compile.deepcompile"):
+        yield Breach(
+            key="compile.deepcompile",
+            message="DeepCompile acts once the script calls engine.compile(); without it the model runs eagerly",
+            fix="see that the script calls engine.compile()",
+        )
+
+
+def _sequence_heads(view: ConfigView) -> Iterable[Breach]:
+    size = max(view.context.sequence_parallel_size, int(view.number("sequence_parallel_size", 1)))
+    model = view.context.model
+    if model is not None and size > 1 and model.num_heads and model.num_heads % size:
+        yield Breach(
+            key="sequence_parallel_size",
+            message=f"{model.num_heads} attention heads are not a multiple of {size} sequence-parallel ranks",
+            fix="use a number of ranks that divides the heads",
+        )
+
+
 def _vocab_parallel_loss(view: ConfigView) -> Iterable[Breach]:
     backend = view.get("tensor_parallel.vocab_parallel_ce_backend")
     if backend == "liger" and not view.flag("tensor_parallel.vocab_parallel_lm_head"):
@@ -211,6 +231,13 @@ PARALLEL_CONFIG_RULES: tuple[Rule, ...] = (
         check=_autotp_heads,
     ),
     Rule(
+        name="sequence-parallel-heads",
+        severity=Severity.ERROR,
+        summary="Ulysses trades the sequence for heads in attention",
+        source="DeepSpeed 0.19.8, runtime/sequence_parallel/ulysses_sp.py",
+        check=_sequence_heads,
+    ),
+    Rule(
         name="autotp-vocab-parallel-loss",
         severity=Severity.ERROR,
         summary="the fused Liger loss works on a head that is split by vocabulary",
@@ -223,6 +250,13 @@ PARALLEL_CONFIG_RULES: tuple[Rule, ...] = (
         summary="for a stage that it has no passes for, DeepCompile logs a line and steps back",
         source="DeepSpeed 0.19.8, runtime/engine.py: get_deepcompile_schedule and compile",
         check=_compile_unsupported,
+    ),
+    Rule(
+        name="compile-in-code",
+        severity=Severity.NOTE,
+        summary="the file only prepares DeepCompile",
+        source="DeepSpeed 0.19.8, runtime/engine.py: forward (seen: runs eagerly)",
+        check=_compile_in_code,
     ),
     Rule(
         name="compile-conflict",

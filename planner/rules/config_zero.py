@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from planner.rules.config_context import AUTO, Breach, ConfigView, Severity
+from planner.rules.config_entries import shown
 from planner.rules.patches import drop, put
 from planner.rules.rule import Rule
+from planner.spec import DeviceKind
 
 _ZERO = "zero_optimization"
 
@@ -171,25 +174,43 @@ def _zenflow(view: ConfigView) -> Iterable[Breach]:
             fix=f'write {_ZERO}.offload_optimizer: {{"device": "cpu"}}',
             patch=put(f"{_ZERO}.offload_optimizer.device", "cpu"),
         )
-    if (
-        view.flag(f"{_ZERO}.zenflow.offload")
-        and view.has(f"{_ZERO}.overlap_comm")
-        and not view.flag(f"{_ZERO}.overlap_comm")
-    ):
+    if view.flag(f"{_ZERO}.zenflow.offload") and not view.flag(f"{_ZERO}.overlap_comm", view.zero_stage == 3):
         yield Breach(
             key=f"{_ZERO}.overlap_comm",
             message="zenflow.offload without overlap_comm",
             fix="write overlap_comm: true",
             patch=put(f"{_ZERO}.overlap_comm", True),
         )
-    interval = zenflow.get("select_interval", AUTO)
-    if zenflow.get("select_strategy", AUTO) == AUTO and isinstance(interval, int) and not isinstance(interval, bool):
+    yield from _zenflow_intervals(zenflow)
+
+
+def _zenflow_intervals(zenflow: Mapping[str, Any]) -> Iterable[Breach]:
+    key = f"{_ZERO}.zenflow.select_interval"
+    select, update = zenflow.get("select_interval", AUTO), zenflow.get("update_interval", AUTO)
+    is_auto = zenflow.get("select_strategy", AUTO) == AUTO
+    if is_auto and isinstance(select, int) and not isinstance(select, bool):
         yield Breach(
-            key=f"{_ZERO}.zenflow.select_interval",
-            message=f"select_interval {interval} with select_strategy 'auto', which finds its own",
+            key=key,
+            message=f"select_interval {select} with select_strategy 'auto', which finds its own",
             fix="write select_strategy: step (or epoch), or remove select_interval",
-            patch=drop(f"{_ZERO}.zenflow.select_interval"),
+            patch=drop(key),
         )
+    elif not is_auto and select == AUTO:
+        yield Breach(
+            key=key,
+            message=f"select_strategy {shown(zenflow.get('select_strategy'))} needs select_interval as a number",
+            fix="write select_interval, at least update_interval",
+        )
+    elif zenflow.get("select_strategy") == "step" and _both_whole(select, update) and 0 < select < update:
+        yield Breach(
+            key=key,
+            message=f"select_interval {select} is less than update_interval {update}",
+            fix=f"write select_interval: {update} or more",
+        )
+
+
+def _both_whole(one: Any, other: Any) -> bool:
+    return all(isinstance(value, int) and not isinstance(value, bool) for value in (one, other))
 
 
 def _zenflow_accumulation(view: ConfigView) -> Iterable[Breach]:
@@ -198,6 +219,16 @@ def _zenflow_accumulation(view: ConfigView) -> Iterable[Breach]:
             key="gradient_accumulation_steps",
             message="ZenFlow sets gradient accumulation by its own update_interval: the value here is overwritten",
             fix=f"write gradient_accumulation_steps: 1 and {_ZERO}.zenflow.update_interval",
+        )
+
+
+def _direct_storage(view: ConfigView) -> Iterable[Breach]:
+    if view.flag("aio.use_gds") and view.context.device is DeviceKind.CPU:
+        yield Breach(
+            key="aio.use_gds",
+            message="GPUDirect storage on a CPU device",
+            fix="remove use_gds",
+            patch=drop("aio.use_gds"),
         )
 
 
@@ -344,6 +375,13 @@ ZERO_CONFIG_RULES: tuple[Rule, ...] = (
         summary="with ZenFlow the engine takes the update interval for the number of accumulation steps",
         source="DeepSpeed 0.19.8, runtime/zenflow/engine.py: configure_zenflow",
         check=_zenflow_accumulation,
+    ),
+    Rule(
+        name="gds-needs-cuda",
+        severity=Severity.ERROR,
+        summary="GPUDirect storage moves data between NVMe and CUDA devices",
+        source="DeepSpeed 0.19.8, runtime/swap_tensor/aio_config.py",
+        check=_direct_storage,
     ),
     Rule(
         name="super-offload-needs-zero-3",

@@ -28,7 +28,7 @@ def _number(text: str) -> Version:
     return (major, minor, patch)
 
 
-RELEASES: tuple[str, ...] = _key_history.VERSIONS
+RELEASES: tuple[str, ...] = tuple(_key_history.VERSIONS.split())
 OLDEST_RELEASE: Version = _number(RELEASES[0])  # that configurations are checked for
 
 
@@ -112,7 +112,7 @@ def keys_of_release(version: Version) -> Mapping[str, KnownBlock]:
 
 
 def _known_block(block: Block, version: Version) -> KnownBlock:
-    spans = _key_history.KEYS.get(block.path, {})
+    spans = spans_of(block.path)
     keys: dict[str, Key] = {}
     for key in block.keys:
         for name in (key.name, *key.aliases):
@@ -120,6 +120,12 @@ def _known_block(block: Block, version: Version) -> KnownBlock:
                 keys[name] = key
     strict = _exists(_key_history.STRICT.get(block.path, ()), version)
     return KnownBlock(path=block.path, strict=strict, open=block.open, keys=MappingProxyType(keys))
+
+
+def spans_of(path: str) -> Mapping[str, tuple[_key_history.Span, ...]]:
+    """When each key of a block was taken, by name."""
+    always = dict.fromkeys(_key_history.ALWAYS.get(path, "").split(), (("", ""),))
+    return {**always, **_key_history.CHANGED.get(path, {})}
 
 
 def _exists(spans: tuple[_key_history.Span, ...], version: Version) -> bool:
@@ -144,7 +150,7 @@ def key_history(path: str) -> KeyHistory | None:
     for block in BLOCKS:
         if block.path == parent:
             for key in block.keys:
-                spans = _key_history.KEYS.get(parent, {}).get(name, ())
+                spans = spans_of(parent).get(name, ())
                 if spans and (name == key.name or name in key.aliases):
                     first, gone = spans[-1]
                     return KeyHistory(

@@ -71,12 +71,11 @@ def _drifted() -> Iterator[tuple[str, ...]]:
 
 
 def _changed() -> Iterator[tuple[str, ...]]:
-    for path, names in _key_history.KEYS.items():
+    for path, names in _key_history.CHANGED.items():
         for name, spans in names.items():
-            if spans != (("", ""),):
-                key = f"{path}.{name}" if path else name
-                since = ", ".join(first or f"before {RELEASES[0]}" for first, _gone in spans)
-                yield f"`{key}`", since, ", ".join(gone for _first, gone in spans if gone)
+            key = f"{path}.{name}" if path else name
+            since = ", ".join(first or f"before {RELEASES[0]}" for first, _gone in spans)
+            yield f"`{key}`", since, ", ".join(gone for _first, gone in spans if gone)
 
 
 def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

@@ -351,6 +351,35 @@ BREACHES = [
     ("moe-zero-stage", config({"stage": 3}), {"native_moe": True}, "zero_optimization.stage", "error"),
     ("elastic-checkpoint-zero-3", config({"stage": 3, "elastic_checkpoint": True}), {}, None, "warning"),
     ("trainer-mismatch", config(), {**TRAINER, "trainer_args": {"max_grad_norm": 0.5}}, "gradient_clipping", "error"),
+    (
+        "sequence-parallel-heads",
+        config(train_batch_size=16),
+        {"sequence_parallel_size": 4, "model": ModelFacts(num_heads=6)},
+        None,
+        "error",
+    ),
+    ("compile-in-code", config(compile={"deepcompile": True}), {}, "compile.deepcompile", "note"),
+    ("gds-needs-cuda", config(aio={"use_gds": True}), {"device": DeviceKind.CPU}, "aio.use_gds", "error"),
+    (
+        "zenflow-needs-offload",
+        config({"stage": 2, "offload_optimizer": CPU_OFFLOAD, "zenflow": {"offload": True}}),
+        {},
+        "zero_optimization.overlap_comm",
+        "error",
+    ),
+    (
+        "zenflow-needs-offload",
+        config(
+            {
+                "stage": 2,
+                "offload_optimizer": CPU_OFFLOAD,
+                "zenflow": {"select_strategy": "step", "select_interval": 2, "update_interval": 4},
+            }
+        ),
+        {},
+        "zero_optimization.zenflow.select_interval",
+        "error",
+    ),
     ("trainer-default", config(bf16={"enabled": True}), {**TRAINER, "trainer_args": {}}, "bf16.enabled", "info"),
     (
         "trainer-schedule-overruled",
