@@ -9,12 +9,14 @@ unallocated), R = A + U, P in use by this process (context included), r the requ
                  O = max(0, X - C0)     else, with C0 the context allowance below
     idle room    F + U                  what a perfect allocator could still give
 
-P is believed when it is at least R (a driver that cannot see processes reports 0) and at most T.
+P is believed when it is at least R (a driver that cannot see processes reports 0) and at most T. In a container the
+driver's process ids are the host's, so a message may name this very process as another: where P is missing, the named
+process whose memory is R with a context on top is taken as this one.
 """
 
 from __future__ import annotations
 
-from planner.diagnose.records import EventKind, Figures, MemoryEvent
+from planner.diagnose.records import EventKind, Figures, MemoryEvent, ProcessMemory
 from planner.spec._record import record
 
 GIB = 2**30
@@ -23,6 +25,7 @@ MIB = 2**20
 # A CUDA context with its loaded kernels takes 0.3 to 0.9 GiB; with NCCL 1.7 GiB were seen on an H200. Small cards get
 # small contexts, so the allowance is capped by a share of the device.
 CONTEXT_BYTES, CONTEXT_WITH_NCCL_BYTES, CONTEXT_FRACTION = 1.25 * GIB, 2.2 * GIB, 0.25
+_LEAST_OWN_BYTES = GIB  # with less reserved, any context could be taken for this process
 # Windows' display driver model (WSL included) keeps memory back for the desktop and reports "0 bytes free" of a whole
 # number of GiB; what is unaccounted there is rarely a process that could be ended.
 WDDM_FRACTION, WDDM_ROUND_BYTES = 0.22, 24 * MIB
@@ -55,8 +58,9 @@ def shares_of(event: MemoryEvent, *, many_ranks: bool) -> Shares:
     free = f.free if f.free is not None else _implied_free(f, many_ranks=many_ranks)
     allowance = context_allowance(f, many_ranks=many_ranks)
     reserved = f.reserved
-    in_use = _believed(f)
-    listed = sum(process.memory_bytes or 0 for process in event.others)
+    itself = itself_among(event, many_ranks=many_ranks)
+    in_use = itself.memory_bytes if itself is not None else _believed(f)
+    listed = sum(process.memory_bytes or 0 for process in strangers(event, many_ranks=many_ranks))
     foreign: int | None = None
     if f.total is not None and free is not None and f.free is not None:
         if in_use is not None:
@@ -78,6 +82,22 @@ def shares_of(event: MemoryEvent, *, many_ranks: bool) -> Shares:
         context_allowance=allowance,
         missing=f.requested - f.free if f.requested is not None and f.free is not None else None,
     )
+
+
+def itself_among(event: MemoryEvent, *, many_ranks: bool) -> ProcessMemory | None:
+    """The process among those named that is the failing one under another id: R <= its memory <= R + C0 + 2 % of T."""
+    f, reserved = event.figures, event.figures.reserved
+    if _believed(f) is not None or reserved is None or reserved < _LEAST_OWN_BYTES:
+        return None
+    most = reserved + context_allowance(f, many_ranks=many_ranks) + 0.02 * (f.total or 0)
+    near = [other for other in event.others if other.memory_bytes and 0.98 * reserved <= other.memory_bytes <= most]
+    return min(near, key=lambda other: other.memory_bytes or 0, default=None)
+
+
+def strangers(event: MemoryEvent, *, many_ranks: bool) -> tuple[ProcessMemory, ...]:
+    """The other processes that the message names, without the failing one itself."""
+    itself = itself_among(event, many_ranks=many_ranks)
+    return tuple(other for other in event.others if other is not itself and other.memory_bytes)
 
 
 def context_allowance(figures: Figures, *, many_ranks: bool) -> int:

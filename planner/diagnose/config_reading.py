@@ -44,6 +44,16 @@ class MemoryConfig:
     def element_bytes(self) -> int:
         return 4 if self.precision == "fp32" else 2
 
+    @property
+    def reduce_buffer_bytes(self) -> int:
+        """What stages 1 and 2 hold for reducing contiguous gradients: a bucket, a second to overlap with: B e (1 + o).
+
+        Measured (deepspeedai/DeepSpeed#1302, 5e8 elements in 16 bit): 954 MiB for the second, 1905 MiB for both.
+        """
+        if self.zero_stage not in (1, 2) or not self.contiguous:
+            return 0
+        return self.reduce_bucket_size * self.element_bytes * (2 if self.overlaps else 1)
+
 
 def read_memory_config(config: Mapping[str, Any]) -> MemoryConfig:
     """The settings of `config`; what is malformed is taken as left out."""

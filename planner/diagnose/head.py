@@ -9,8 +9,8 @@ from __future__ import annotations
 from planner.diagnose.lines import clean
 from planner.diagnose.markers import hints_in
 from planner.diagnose.records import HintSeen, RunSettings, Series
+from planner.diagnose.series_text import read_series
 from planner.diagnose.settings_text import read_settings
-from planner.diagnose.telemetry import read_series_document
 from planner.spec._record import record
 
 HEAD_BYTES = 1 << 18
@@ -43,21 +43,15 @@ class HeadReader:
         return Head(
             hints=hints_in(near, from_user=False),
             settings=read_settings(lines),
-            series=read_series_document(clean(self._kept[:1024]) if not is_short else _text(lines)) if is_short else (),
+            series=read_series("\n".join(lines)) if is_short else (),
         )
 
 
 def read_note(note: str) -> Head:
     """What a user's own words say."""
     lines = note.splitlines() or [note]
-    return Head(
-        hints=hints_in(lines, from_user=True), settings=read_settings(lines), series=read_series_document(note[:65536])
-    )
+    return Head(hints=hints_in(lines, from_user=True), settings=read_settings(lines), series=read_series(note))
 
 
 def _lines(data: bytes) -> list[str]:
     return [clean(raw) for raw in data.replace(b"\r", b"\n").split(b"\n")]
-
-
-def _text(lines: list[str]) -> str:
-    return "\n".join(lines)[:65536]

@@ -48,6 +48,7 @@ _KILLED = re.compile(
     r"|[Ee]xit [Cc]ode\s*:?\s*(?P<kube>-?\d+)\b|Signal (?P<signal>\d+) \(SIG|exited on signal (?P<mpi>\d+)"
     r"|died with <Signals\.SIG(?P<died>[A-Z]+): \d+>|killed by signal: (?P<named>[A-Za-z ]+)"
     r"|returned non-zero exit status (?P<status>-?\d+)|Received SIGKILL|with signal (?P<with_signal>\d+)\b"
+    r"|\b(?:exit|exit_?code|exit_status|returncode|return_code)['\"]?\s{0,2}[:=]\s{0,2}['\"]?(?P<key>-?\d+)\b"
 )
 _KILLED_WORD = re.compile(
     r"^\s*\**Killed\**\s*$|\b\d+ Killed {2,}|: Killed\s*$|^zsh: killed\b|\bline \d+:\s+\d+ Killed\b|task \d+: Killed"
@@ -126,7 +127,7 @@ def exit_code_of(text: str) -> int | None:
     signal = found["signal"] or found["mpi"] or found["with_signal"]
     if signal:
         return -int(signal[:4])
-    code = found["code"] or found["exit"] or found["with"] or found["kube"] or found["status"]
+    code = found["code"] or found["exit"] or found["with"] or found["kube"] or found["status"] or found["key"]
     return int(code[:6]) if code else None
 
 

@@ -47,10 +47,12 @@ class PricedSetting:
 
 @record
 class Variant:
-    """A setting with some axes changed. `bucket_elements` 0: as it is."""
+    """A setting with some axes changed. `bucket_elements`: ZeRO's communication buckets, `live_elements`: parameters
+    that stage 3 may hold gathered; 0: as they are."""
 
     axes: tuple[tuple[str, int], ...]
     bucket_elements: int = 0
+    live_elements: int = 0
 
 
 @record
@@ -70,13 +72,13 @@ class Price:
 def price_variants(setting: PricedSetting, variants: tuple[Variant, ...], *, scale: float = 1.0) -> tuple[Price, ...]:
     """Prices, in order. `frees_bytes`: of allocated memory on the worst rank, negative where the change costs
     memory."""
-    by_bucket: dict[int, list[int]] = {}
+    by_buffers: dict[tuple[int, int], list[int]] = {}
     for place, variant in enumerate(variants):
-        by_bucket.setdefault(variant.bucket_elements, []).append(place)
+        by_buffers.setdefault((variant.bucket_elements, variant.live_elements), []).append(place)
     base = _estimate(setting, setting.columns, scale=scale)
     prices: dict[int, Price] = {}
-    for bucket, places in by_bucket.items():
-        changed = _with_bucket(setting, bucket)
+    for (bucket, live), places in by_buffers.items():
+        changed = _with_buffers(setting, bucket=bucket, live=live)
         columns = _rows(setting.columns, [variants[place] for place in places])
         estimates = _estimate(changed, columns, scale=scale)
         for row, place in enumerate(places):
@@ -109,10 +111,12 @@ def _estimate(setting: PricedSetting, columns: CandidateColumns, *, scale: float
     )
 
 
-def _with_bucket(setting: PricedSetting, elements: int) -> PricedSetting:
-    if not elements:
-        return setting
-    return replace(setting, profile=replace(setting.profile, bucket_elements=float(elements)))
+def _with_buffers(setting: PricedSetting, *, bucket: int, live: int) -> PricedSetting:
+    """The setting with other buffer sizes; 0: as they are."""
+    profile = setting.profile
+    profile = replace(profile, bucket_elements=float(bucket)) if bucket else profile
+    profile = replace(profile, live_elements_limit=float(live)) if live else profile
+    return replace(setting, profile=profile)
 
 
 def _rows(columns: CandidateColumns, variants: list[Variant]) -> CandidateColumns:

@@ -45,10 +45,8 @@ def decide_bare(situation: Situation) -> Verdict:
 def pins_memory(situation: Situation) -> bool:
     """Whether the failing call pins host memory, by its frames or its words."""
     event = situation.event
-    inner = event.frames[-3:]
-    return any(_PINNING.search(frame.function) for frame in inner) or bool(
-        _PINNING.search(event.function or event.text[:200])
-    )
+    inner = [f"{frame.file}:{frame.function}" for frame in event.frames[-3:]]
+    return any(map(_PINNING.search, inner)) or bool(_PINNING.search(event.text[:200]))
 
 
 def pinned(situation: Situation) -> Verdict:

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from planner.diagnose.arithmetic import GIB, MIB, Shares, implied_free, is_wddm, shares_of
+from planner.diagnose.arithmetic import GIB, MIB, Shares, implied_free, is_wddm, shares_of, strangers
 from planner.diagnose.causes import Cause
 from planner.diagnose.records import Hint, RunPhase, Verdict
 from planner.diagnose.rules_filling import batch_too_large, capacity
@@ -129,11 +129,8 @@ def other_process(situation: Situation, shares: Shares) -> Verdict | None:
         return None
     confidence = min(0.93, (0.6 if shares.is_exact else 0.5) + 1.2 * foreign / total)
     evidence = [_foreign_words(situation, shares)]
-    named = [
-        f"process {other.pid} holds {size(other.memory_bytes)}"
-        for other in situation.event.others
-        if other.memory_bytes
-    ]
+    others = strangers(situation.event, many_ranks=situation.many_ranks)
+    named = [f"process {other.pid} holds {size(other.memory_bytes or 0)}" for other in others]
     evidence.extend(named[:4])
     if situation.event.figures.in_use == 0 and not shares.is_exact:
         evidence.append("'0 bytes in use' is a counter that could not be read, not a measurement")
@@ -143,7 +140,7 @@ def other_process(situation: Situation, shares: Shares) -> Verdict | None:
 def _foreign_words(situation: Situation, shares: Shares) -> str:
     total, free, foreign = shares.total or 0, shares.free or 0, shares.foreign or 0
     figures = situation.event.figures
-    if shares.is_exact and figures.in_use:
+    if shares.is_exact and figures.in_use and shares.own_outside is not None:
         return (
             f"{size(total)} total - {size(free)} free - {size(figures.in_use)} of this process = "
             f"{size(total - free - figures.in_use)} "

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from planner.diagnose.arithmetic import GIB, Shares
+from planner.diagnose.arithmetic import GIB, Shares, strangers
 from planner.diagnose.causes import Cause
 from planner.diagnose.records import EventKind, Hint, LogFacts, ProcessMemory, Verdict
 from planner.diagnose.situation import Situation
@@ -24,8 +24,8 @@ def rank_placement(situation: Situation, shares: Shares) -> Verdict | None:
     - several ranks report the same device, and others hold memory on it.
     """
     event, facts = situation.event, situation.facts
-    others = [other for other in event.others if other.memory_bytes]
-    own_pids = {other.pid for other in facts.events if other.pid} | {each.pid for each in facts.events if each.pid}
+    others = list(strangers(event, many_ranks=situation.many_ranks))
+    own_pids = {other.pid for other in facts.events if other.pid}
     relatives = [other for other in others if other.pid in own_pids]
     least = 2 if situation.many_ranks else 3
     if relatives:

@@ -6,6 +6,7 @@ first, the fastest of them at the top.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from planner.diagnose.arithmetic import shares_of
@@ -16,11 +17,20 @@ from planner.diagnose.pricing import PricedSetting, Variant, memory_scale, price
 from planner.diagnose.records import Fix, LogFacts, ModelView, RunPhase, Verdict
 from planner.diagnose.remedies import Remedy, allocator_variable, remedies_for
 from planner.diagnose.situation import Situation
-from planner.diagnose.variants import SMALL_BUCKET_ELEMENTS, best_of, change_of, device_variants, host_variants, why_of
+from planner.diagnose.variants import (
+    SMALL_BUCKET_ELEMENTS,
+    SMALL_LIVE_ELEMENTS,
+    best_of,
+    change_of,
+    device_variants,
+    host_variants,
+    why_of,
+)
 from planner.diagnose.words import size
 
 MAX_FIXES = 8
 _MAX_PRICED = 5
+_WORTHWHILE_BYTES = 64 * 2**20
 
 # Causes that are cured by needing less on the device; for the others such changes only work around the cause.
 _NEEDS_LESS = frozenset({Cause.CAPACITY, Cause.BATCH_TOO_LARGE, Cause.NOMINAL_VS_USABLE})
@@ -206,20 +216,20 @@ def _batch_fixes(facts: LogFacts, config: MemoryConfig | None) -> list[Fix]:
 
 
 def _bucket_fixes(config: MemoryConfig) -> list[Fix]:
-    """reduce_bucket_size elements are held once in contiguous gradients, twice with overlap_comm: B e (1 + overlap)."""
-    freed = (config.reduce_bucket_size - SMALL_BUCKET_ELEMENTS) * config.element_bytes * (2 if config.overlaps else 1)
-    if config.zero_stage not in (1, 2) or not config.contiguous or freed <= 2**26:
+    """Smaller buffers: those for reducing gradients (stages 1, 2), parameters held gathered (stage 3)."""
+    if config.zero_stage == 3 and config.max_live_parameters > 2 * SMALL_LIVE_ELEMENTS:
+        most = (config.max_live_parameters - SMALL_LIVE_ELEMENTS) * config.element_bytes
+        limits = dict.fromkeys(("stage3_max_live_parameters", "stage3_max_reuse_distance"), SMALL_LIVE_ELEMENTS)
+        why = f"gathered parameters may take {size(most)} more than they need; fewer, huge layers make it worse"
+        return [Fix(change={"zero_optimization": limits}, why=why)]
+    smaller = replace(config, reduce_bucket_size=min(config.reduce_bucket_size, SMALL_BUCKET_ELEMENTS))
+    freed = config.reduce_buffer_bytes - smaller.reduce_buffer_bytes
+    if freed <= _WORTHWHILE_BYTES:
         return []
     buckets = {"reduce_bucket_size": SMALL_BUCKET_ELEMENTS, "allgather_bucket_size": SMALL_BUCKET_ELEMENTS}
     copies = "two buffers (overlap_comm)" if config.overlaps else "one buffer"
-    return [
-        Fix(
-            change={"zero_optimization": buckets},
-            why=f"{copies} of {config.reduce_bucket_size:.0e} elements are held for reducing gradients",
-            frees_bytes=freed,
-            basis="computed",
-        )
-    ]
+    why = f"{copies} of {config.reduce_bucket_size:,} elements are held for reducing gradients"
+    return [Fix(change={"zero_optimization": buckets}, why=why, frees_bytes=freed, basis="computed")]
 
 
 def _expandable(remedy: Remedy) -> Fix:

@@ -22,7 +22,7 @@ _RICH = re.compile(
     r"^[│|]?\s*(?P<file>(?:/|~|\.|[A-Z]:\\"
     r"|<)[^:\n│]{0,400}\.py):(?P<line>\d{1,9})(?:\s+in\s+(?P<function>[\w<>]{1,120}))?"
 )
-_RICH_CUT = re.compile(r"^[│|]?\s*(?P<digits>\d{0,9})\s*in\s+(?P<function>[\w<>]{1,120})\s*[│|]?\s*$")
+_RICH_CUT = re.compile(r"^[│|]?\s*(?:(?P<digits>\d{1,9})\s+)?(?:in\s+)?(?P<function>[A-Za-z_<]\w{0,120}>?)\s*[│|]?\s*$")
 _HEADER = re.compile(r"Traceback \(most recent call last\)|Stack \(most recent call last\)")
 _LIBRARY = re.compile(
     r"site-packages|dist-packages|/lib/python\d|[\\/]torch[\\/]|<frozen|importlib"
@@ -130,7 +130,7 @@ def _completed(frame: Frame, rest: re.Match[str] | None) -> Frame:
     """A frame whose line number rich wrapped onto the next line (`trainer.py:283` / `0 in save_model`)."""
     if rest is None:
         return frame
-    return Frame(file=frame.file, line=int(f"{frame.line}{rest['digits']}"[:9]), function=rest["function"])
+    return Frame(file=frame.file, line=int(f"{frame.line}{rest['digits'] or ''}"[:9]), function=rest["function"])
 
 
 def is_header(text: str) -> bool:

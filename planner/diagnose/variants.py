@@ -20,9 +20,11 @@ Axes: TypeAlias = tuple[tuple[str, int], ...]
 _CPU = OFFLOAD_DEVICES.index(OffloadDevice.CPU)
 _NONE = OFFLOAD_DEVICES.index(OffloadDevice.NONE)
 _EAGER, _FLASH = ATTENTIONS.index(Attention.EAGER), ATTENTIONS.index(Attention.FLASH)
+SMALL_LIVE_ELEMENTS = 100_000_000  # stage3_max_live_parameters: a tenth of DeepSpeed's default
 SMALL_BUCKET_ELEMENTS = 50_000_000  # 100 MB in 16 bit; messages stay large enough for any link
 MAX_MICRO_BATCHES = 12
 _FURTHER_CHANGE = 0.10
+_WORTH_NAMING = 0.2  # of the best: what frees less and does not make it fit is left out where something does
 
 
 def device_variants(setting: PricedSetting) -> tuple[Variant, ...]:
@@ -33,9 +35,9 @@ def device_variants(setting: PricedSetting) -> tuple[Variant, ...]:
     variants = []
     for states, batch, layer, kernel in product(_state_axes(setting), _batch_axes(setting), layers, kernels):
         axes = (*batch, *layer, *states, *kernel)
-        for bucket in _buckets(setting, axes):
-            if axes or bucket:
-                variants.append(Variant(axes=axes, bucket_elements=bucket))
+        for bucket, live in product(_buckets(setting, axes), _live_limits(setting, axes)):
+            if axes or bucket or live:
+                variants.append(Variant(axes=axes, bucket_elements=bucket, live_elements=live))
     return tuple(variants)
 
 
@@ -87,6 +89,14 @@ def _buckets(setting: PricedSetting, axes: Axes) -> tuple[int, ...]:
     return (0, SMALL_BUCKET_ELEMENTS) if stage >= 1 and large else (0,)
 
 
+def _live_limits(setting: PricedSetting, axes: Axes) -> tuple[int, ...]:
+    """A lower limit of gathered parameters where there is room for one: at stage 3 with a model above it."""
+    stage = dict(axes).get("zero_stage", setting.axis("zero_stage"))
+    own = setting.model.num_parameters / setting.axis("tensor_parallel_size")
+    can_hold = min(own, setting.profile.live_elements_limit)
+    return (0, SMALL_LIVE_ELEMENTS) if stage == 3 and can_hold > 2 * SMALL_LIVE_ELEMENTS else (0,)
+
+
 def change_of(setting: PricedSetting, variant: Variant) -> dict[str, Any]:
     """The variant as config keys; what DeepSpeed's JSON cannot say stands under `run`."""
     axes = dict(variant.axes)
@@ -106,6 +116,8 @@ def change_of(setting: PricedSetting, variant: Variant) -> dict[str, Any]:
             zero[name] = {"device": "cpu", "pin_memory": True} if axes[name] == _CPU else {"device": "none"}
     if variant.bucket_elements:
         zero |= {"reduce_bucket_size": variant.bucket_elements, "allgather_bucket_size": variant.bucket_elements}
+    if variant.live_elements:
+        zero |= dict.fromkeys(("stage3_max_live_parameters", "stage3_max_reuse_distance"), variant.live_elements)
     if zero:
         change["zero_optimization"] = zero
     run: dict[str, Any] = {}
@@ -136,6 +148,8 @@ def why_of(setting: PricedSetting, price: Price, *, usable_bytes: int) -> str:
         parts.append("no matrix of scores")
     if price.variant.bucket_elements:
         parts.append("smaller communication buckets")
+    if price.variant.live_elements:
+        parts.append("fewer parameters held gathered at a time")
     verdict = "fits" if price.fits_device else "does not fit yet"
     return f"{', '.join(parts)}: then up to {size(price.high_bytes)} of {size(usable_bytes)} ({verdict})"
 
@@ -160,9 +174,9 @@ def best_of(prices: tuple[Price, ...], *, most: int) -> tuple[Price, ...]:
         if not any(other < names and _covers(by_axes[other], price) for other in by_axes)
     ]
     fitting = sorted((price for price in kept if price.fits), key=_effort)
-    rest = sorted(
-        (price for price in kept if not price.fits), key=lambda price: (len(_names(price)), -price.frees_bytes)
-    )
+    least = _WORTH_NAMING * max((price.frees_bytes for price in kept), default=0)
+    short = [price for price in kept if not price.fits and (price.frees_bytes >= least or not fitting)]
+    rest = sorted(short, key=lambda price: (len(_names(price)), -price.frees_bytes))
     return tuple([*fitting, *rest][:most])
 
 
@@ -181,7 +195,8 @@ def _covers(smaller: Price, larger: Price) -> bool:
 
 def _names(price: Price) -> frozenset[str]:
     names = {name for name, _ in price.variant.axes if name != "gradient_accumulation_steps"}
-    return frozenset(names | ({"bucket"} if price.variant.bucket_elements else set()))
+    buffers = {"bucket": price.variant.bucket_elements, "live": price.variant.live_elements}
+    return frozenset(names | {name for name, elements in buffers.items() if elements})
 
 
 def _rank(price: Price) -> tuple[bool, float]:
