@@ -123,10 +123,16 @@ def _read_file(path: Path) -> str:
 def _source_of(text: str, *, label: str, path: Path | None, beside: AccelerateFile | None) -> _Source:
     """A DeepSpeed file, or accelerate's own in its place (with the DeepSpeed file that it names, if it is there)."""
     document = read_document(text)
-    is_yaml = path is not None and path.suffix in _YAML_SUFFIXES
+    is_yaml = path is not None and path.suffix in _YAML_SUFFIXES and not text.lstrip().startswith("{")
     if not is_yaml and not looks_like_accelerate(document.value):
         return _Source(document=document, label=label, path=path, accelerate=beside)
     file = read_accelerate(text, label=label)
+    if not looks_like_accelerate(file.value):
+        raise InputError(
+            f"{label} is neither accelerate's file nor a DeepSpeed configuration",
+            why="of YAML files accelerate's own are read; DeepSpeed reads JSON",
+            fix="give a JSON file, or the file that `accelerate config` wrote",
+        )
     named = accelerate_block(file.value).get("deepspeed_config_file")
     if isinstance(named, str) and named not in ("", "none") and _exists(Path(named)):
         inner = read_document(_read_file(Path(named)))

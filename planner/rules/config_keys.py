@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
+from planner.rules.config_batch import TRIPLE
 from planner.rules.config_context import AUTO, Breach, ConfigView, Consumer, Severity
 from planner.rules.config_entries import Entry, entries, shown
 from planner.rules.keys import Key, Kind
@@ -263,10 +264,9 @@ def _drift_message(default: DriftingDefault, view: ConfigView) -> str:
 
 
 def _weight(default: DriftingDefault, view: ConfigView) -> Severity | None:
-    """A part of a file (no batch keys: a script fills them in) may have its clipping filled in as well."""
-    is_part = not view.context.consumer_stated and not any(
-        view.has(key) for key in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-    )
+    """Where a script fills in the batch (its keys are missing, or `auto`) it may fill in the clipping as well."""
+    batch = [view.get(key) for key in TRIPLE if view.has(key)]
+    is_part = not view.context.consumer_stated and (not batch or AUTO in batch)
     by_others = default.path == "gradient_clipping" and (view.context.consumer is Consumer.HUGGINGFACE or is_part)
     return Severity.NOTE if default.quiet or by_others else None
 

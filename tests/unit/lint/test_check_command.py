@@ -168,6 +168,12 @@ def test_accelerates_file_stands_beside_or_alone(check: Check) -> None:
     assert "not rewritten" in check.run(str(beside), "--fix")[2]
 
 
+def test_a_yaml_file_of_something_else_is_refused(check: Check) -> None:
+    code, out, err = check("train_batch_size: 8\nzero_optimization:\n  stage: 2\n", name="config.yaml")
+    assert (code, out) == (2, "")
+    assert "neither accelerate's file nor a DeepSpeed configuration" in err
+
+
 def test_a_gpu_and_a_model_sharpen_the_findings(check: Check) -> None:
     half = {**GOOD, "bf16": {"enabled": True}}
     found = json.loads(check(half, "--gpu", "v100-sxm-16gb", "--json")[1])["findings"]
