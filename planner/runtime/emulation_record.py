@@ -58,19 +58,16 @@ class HostTimeline:
 class CudaTimeline:
     """Events on the default stream."""
 
-    def __init__(self) -> None:
-        self._main = torch.cuda.default_stream()
-
     def mark(self) -> Any:
         event = torch.cuda.Event(enable_timing=True)
-        event.record(self._main)
+        event.record(torch.cuda.default_stream())
         return event
 
     def seconds(self, first: Any, second: Any) -> float:
         return float(first.elapsed_time(second)) / 1e3  # milliseconds
 
     def on_main_stream(self) -> bool:
-        return bool(torch.cuda.current_stream() == self._main)
+        return bool(torch.cuda.current_stream() == torch.cuda.default_stream())
 
     def rest(self) -> None:
         torch.cuda.synchronize()
