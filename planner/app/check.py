@@ -66,7 +66,7 @@ def check_config_file(request: CheckRequest) -> CheckResult:
         write_whole(written, fixed.text.encode("utf-8"))
     return replace(
         answer,
-        mended=_shown(fixed.mended, source.document),
+        mended=_shown(fixed.mended, source.document, source),
         written=written,
         lost_comments=fixed.lost_comments and written is not None,
     )
@@ -246,8 +246,8 @@ def _answer(result: LintResult, document: Document, *, source: _Source, context:
         ok=result.ok,
         consumer=ConfigReader(context.consumer.value),
         releases=result.releases,
-        findings=_shown(result.findings, document),
-        notes=_shown(result.notes, document),
+        findings=_shown(result.findings, document, source),
+        notes=_shown(result.notes, document, source),
         data_parallel_size=result.data_parallel_size,
         batch=()
         if batch is None
@@ -259,18 +259,26 @@ def _answer(result: LintResult, document: Document, *, source: _Source, context:
     )
 
 
-def _shown(findings: Iterable[Finding], document: Document) -> tuple[CheckedFinding, ...]:
-    return tuple(
-        CheckedFinding(
-            code=finding.code,
-            severity=finding.severity.value,
-            key=finding.key,
-            line=finding.line,
-            text=document.line_text(finding.line),
-            message=finding.message,
-            why=finding.why,
-            fix=finding.fix,
-            patch=finding.patch or {},
-        )
-        for finding in findings
+def _shown(findings: Iterable[Finding], document: Document, source: _Source) -> tuple[CheckedFinding, ...]:
+    return tuple(_checked(finding, document, source) for finding in findings)
+
+
+def _checked(finding: Finding, document: Document, source: _Source) -> CheckedFinding:
+    """A finding about accelerate's file has its line there."""
+    file, line, text = source.label, finding.line, document.line_text(finding.line)
+    beside = source.accelerate
+    if beside is not None and finding.code.startswith("accelerate-") and finding.key in beside.places:
+        line = beside.places[finding.key][0]
+        file, text = beside.label, beside.text[line - 1]
+    return CheckedFinding(
+        file=file,
+        code=finding.code,
+        severity=finding.severity.value,
+        key=finding.key,
+        line=line,
+        text=text,
+        message=finding.message,
+        why=finding.why,
+        fix=finding.fix,
+        patch=finding.patch or {},
     )

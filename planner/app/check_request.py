@@ -46,8 +46,9 @@ class CheckRequest:
 
 @record
 class CheckedFinding:
-    """One finding as users see it. `text`: the line it is on. `patch`: a merge patch (RFC 7396), empty without one."""
+    """One finding as users see it. `file`, `line`, `text`: where it is. `patch`: a merge patch (RFC 7396), or empty."""
 
+    file: str
     code: str
     severity: str
     key: str

@@ -123,6 +123,7 @@ def _finding(finding: CheckedFinding) -> dict[str, Any]:
     return {
         "code": finding.code,
         "severity": finding.severity,
+        "file": finding.file,
         "key": finding.key,
         "line": finding.line,
         "message": finding.message,
@@ -140,7 +141,7 @@ def _view(result: CheckResult) -> Iterator[Text]:
             f"wrote {result.written}" + (", without the comments of the old one" if result.lost_comments else "")
         )
     for finding in result.findings:
-        yield from _finding_view(finding, label=result.label)
+        yield from _finding_view(finding)
     if result.notes:
         yield Text("left to others or to defaults:", style="dim")
     for note in result.notes:
@@ -154,9 +155,9 @@ def _view(result: CheckResult) -> Iterator[Text]:
     yield Text(_verdict(result), style="bold green" if result.ok else "bold red")
 
 
-def _finding_view(finding: CheckedFinding, *, label: str) -> Iterator[Text]:
+def _finding_view(finding: CheckedFinding) -> Iterator[Text]:
     style = _STYLES[finding.severity]
-    place = f"{label}:{finding.line}: "
+    place = f"{finding.file}:{finding.line}: "
     yield Text.assemble(
         place, (f"{finding.severity}: ", style), one_line(finding.message), (f"  [{finding.code}]", "dim")
     )

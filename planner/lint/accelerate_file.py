@@ -21,8 +21,9 @@ _BLOCK_KEYS = frozenset(ACCELERATE_MEANS) | {"deepspeed_config_file", "zero3_ini
 
 @record
 class AccelerateFile:
-    """`value`: the file; `lines`: the line of each of its keys by path; `text`: its lines."""
+    """`value`: the file; `places`: line and column of each of its keys by path; `text`: its lines."""
 
+    label: str
     value: Mapping[str, Any]
     places: Mapping[str, Place]
     text: tuple[str, ...]
@@ -46,7 +47,7 @@ def read_accelerate(text: str, *, label: str) -> AccelerateFile:
     if not set(_MARKS) & set(value) and _BLOCK_KEYS & set(value):
         value = {"deepspeed_config": value}
         places = {f"deepspeed_config.{path}": place for path, place in places.items()}
-    return AccelerateFile(value=value, places=places, text=tuple(text.splitlines()))
+    return AccelerateFile(label=label, value=value, places=places, text=tuple(text.splitlines()))
 
 
 def looks_like_accelerate(value: Any) -> bool:

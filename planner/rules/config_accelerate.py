@@ -93,23 +93,11 @@ def _precision(view: ConfigView) -> Iterable[Breach]:
             fix=f"write {other}.enabled: false, or mixed_precision: {other}",
             patch=put(f"{other}.enabled", False),
         )
-    elif asked == "no":
-        for name in ("fp16", "bf16"):
-            if view.flag(f"{name}.enabled"):
-                yield Breach(
-                    key=f"{name}.enabled",
-                    message=f"accelerate's mixed_precision is 'no', and the file enables {name}: DeepSpeed trains in "
-                    f"{name} all the same",
-                    fix=f"write mixed_precision: {name} in accelerate's file",
-                    severity=Severity.WARNING,
-                )
-    if view.block("fp16") or view.block("bf16"):
-        yield Breach(
-            key="mixed_precision",
-            message="mixed_precision in accelerate's file beside fp16 or bf16 in a DeepSpeed file: decided twice",
-            fix="remove mixed_precision from accelerate's file, or leave fp16 and bf16 to 'auto'",
-            severity=Severity.INFO,
-        )
+    yield Breach(
+        key="mixed_precision",
+        message=f"mixed_precision {shown(asked)} in accelerate's file beside a DeepSpeed file: accelerate refuses both",
+        fix="remove mixed_precision from accelerate's file; fp16 and bf16 in the DeepSpeed file decide",
+    )
 
 
 def _not_used(view: ConfigView) -> Iterable[Breach]:

@@ -62,7 +62,7 @@ def test_json_is_one_document_of_the_promised_form(check: Check) -> None:
     (finding,) = document["findings"]
     assert code == 2
     assert document["ok"] is False
-    assert set(finding) == {"code", "severity", "key", "line", "message", "why", "fix", "patch"}
+    assert set(finding) == {"code", "severity", "file", "key", "line", "message", "why", "fix", "patch"}
     assert (finding["severity"], finding["key"], finding["line"]) == ("error", "zero_optimization.overlap_com", 6)
     assert finding["patch"] == {"zero_optimization": {"overlap_com": None, "overlap_comm": True}}
 
@@ -162,6 +162,8 @@ def test_accelerates_file_stands_beside_or_alone(check: Check) -> None:
     code, out, _err = check(GOOD, "--accelerate-config", str(beside), "--json")
     found = {item["key"] for item in json.loads(out)["findings"] if item["code"] == "accelerate-decided-twice"}
     assert (code, found) == (2, {"deepspeed_config.zero_stage", "deepspeed_config.offload_optimizer_device"})
+    (twice, _other) = [item for item in json.loads(out)["findings"] if item["code"] == "accelerate-decided-twice"]
+    assert (twice["file"], twice["line"]) == (str(beside), 4)
     assert json.loads(out)["data_parallel_size"] == 4
     code, out, _err = check.run(str(beside), "--client-optimizer", "torch.optim.AdamW", "--json")
     assert (code, json.loads(out)["findings"][0]["line"]) == (2, 5)
