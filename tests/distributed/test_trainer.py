@@ -6,12 +6,12 @@ import dataclasses
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from planner.spec import DataSpec, TrialTask
@@ -19,7 +19,8 @@ from planner.spec.codec import from_plain, to_plain
 from planner.spec.trainer import TrainerReport
 from tests.distributed.layouts import GLOBAL_BATCH_SIZE, ROOT, SEQ_LEN, make_task
 
-STEPS = 8
+STEPS = 24
+INTERVAL = 3
 
 
 def write_plan(folder: Path, task: TrialTask) -> None:
@@ -38,7 +39,7 @@ def token_task(folder: Path) -> TrialTask:
         steps=STEPS,
         data=DataSpec(path=str(folder / "tokens.bin"), token_bytes=2),
         checkpoint_dir=str(folder / "checkpoints"),
-        checkpoint_interval_steps=3,
+        checkpoint_interval_steps=INTERVAL,
     )
     return dataclasses.replace(task, training=training)
 
@@ -71,7 +72,10 @@ def kill_after_checkpoint(trainer: subprocess.Popen[str]) -> str:
         lines.append(line)
         if line.startswith("step 4/"):
             break
-    os.killpg(trainer.pid, signal.SIGKILL)
+    # Keep: the ranks by their ids, since torchrun puts each into a session of its own, where they would train on.
+    launcher = psutil.Process(trainer.pid)
+    for process in (*launcher.children(recursive=True), launcher):
+        process.kill()
     trainer.wait()
     return "".join(lines)
 
@@ -94,9 +98,15 @@ def test_trainer_killed_and_resumed_continues_loss_curve_and_reports(tmp_path: P
     killed_log = kill_after_checkpoint(start_trainer(tmp_path))
     assert losses_of(killed_log)[4] == pytest.approx(report.losses[3], abs=1e-4)
 
+    anew = start_trainer(tmp_path)
+    log, _ = anew.communicate()
+    assert anew.returncode != 0
+    assert "already holds checkpoints of a training" in log
+
     resumed = start_trainer(tmp_path, "--resume", "--report", "resumed.json")
     log, _ = resumed.communicate()
     assert resumed.returncode == 0, log
     continued = from_plain(TrainerReport, json.loads((tmp_path / "resumed.json").read_text()))
-    assert continued.resumed_from_step == 3
-    assert continued.losses == pytest.approx(report.losses[3:], rel=1e-6)
+    first = continued.resumed_from_step  # later than the first checkpoint when the kill came late
+    assert first in range(INTERVAL, STEPS, INTERVAL)
+    assert continued.losses == pytest.approx(report.losses[first:], rel=1e-6)
