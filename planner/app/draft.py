@@ -59,7 +59,7 @@ def draft_plan(job: JobSpec) -> Draft:
     space = enumerate_candidates(job)
     if not len(space.columns):
         raise explain_empty(space, job)
-    estimates = _estimate(job, space.columns)
+    estimates = estimate_space(job, space.columns)
     screened = screened_out(estimates)
     order = _ranked(job, space.columns, estimates, screened=screened)
     draft = Draft(job=job, space=space, estimates=estimates, screened=screened, order=order)
@@ -145,9 +145,10 @@ def _outlined(row: CandidateRow) -> OutlinedCandidate:
     )
 
 
-def _estimate(
+def estimate_space(
     job: JobSpec, columns: CandidateColumns, *, calibration: Calibration = _NO_CALIBRATION
 ) -> EstimateColumns:
+    """What the (calibrated) model says of many candidates of the job, as the reference trainer would run them."""
     return estimate_columns(
         columns,
         model=job.model,
@@ -163,7 +164,7 @@ def estimate_candidates(
 ) -> tuple[Estimate, ...]:
     """What the (calibrated) model says of these candidates."""
     columns = columns_of(candidates, gpus_per_node=job.cluster.gpus_per_node)
-    estimates = _estimate(job, columns, calibration=calibration)
+    estimates = estimate_space(job, columns, calibration=calibration)
     return tuple(estimates.record_at(row) for row in range(len(candidates)))
 
 
@@ -189,11 +190,11 @@ def what_would_fit(job: JobSpec) -> str:
     """The smallest larger cluster of the same nodes on which something fits with headroom, in words."""
     for factor in NODE_FACTORS:
         nodes = job.cluster.nodes * factor
-        larger = replace(job, cluster=replace(job.cluster, nodes=nodes))
+        larger = replace(job, cluster=replace(job.cluster, nodes=nodes), node_counts=())
         space = enumerate_candidates(larger)
         if not len(space.columns):
             continue
-        if fitting(larger, _estimate(larger, space.columns)).any():
+        if fitting(larger, estimate_space(larger, space.columns)).any():
             devices = f"{larger.cluster.world_size} x {larger.cluster.gpu.name}"
             return f"use {nodes} such nodes ({devices}), which hold it by the model, or a shorter seq_len"
     return "use a device with more memory, a shorter seq_len or a smaller model; more of these nodes alone do not help"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from planner import __version__
 from planner.app.draft import NUM_SHOWN, Draft, estimate_candidates
+from planner.app.outlook import outlook_of
 from planner.app.selection import NO_TRIAL, Selection
 from planner.app.trials import deepspeed_version
 from planner.emit import (
@@ -128,12 +129,18 @@ def _summary(parts: PlanParts) -> SearchSummary:
 def _hardware(parts: PlanParts) -> tuple[tuple[str, str], ...]:
     cluster, machine = parts.job.cluster, parts.machine
     return (
-        ("target", f"{cluster.nodes} x {cluster.gpus_per_node} x {cluster.gpu.name}"),
+        ("target", f"{_nodes(parts.job)} x {cluster.gpus_per_node} x {cluster.gpu.name}"),
         ("intra_node_link", cluster.intra_node_link.name),
         ("inter_node_link", cluster.inter_node_link.name),
         ("planned_on", machine.describe()),
         *(("note", note) for note in machine.notes),
     )
+
+
+def _nodes(job: JobSpec) -> str:
+    """How many nodes the job may take: one number, or from where to where."""
+    counts = job.node_counts
+    return f"{counts[0]} to {counts[-1]} ({len(counts)} sizes)" if counts else str(job.cluster.nodes)
 
 
 def report_input(plan: Plan, selection: Selection, *, draft: Draft, plan_dir: Path) -> ReportInput:
@@ -158,6 +165,7 @@ def report_input(plan: Plan, selection: Selection, *, draft: Draft, plan_dir: Pa
             for rejection in draft.space.rejections
         ),
         config_lines=config_lines(plan.candidate, job=job, deepspeed_version=dict(plan.versions).get("deepspeed", "")),
+        outlook=outlook_of(draft),
     )
 
 

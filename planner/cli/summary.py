@@ -45,6 +45,7 @@ def plan_document(result: PlanResult) -> dict[str, Any]:
         document["key"] = result.plan.key
         document["plan"] = to_plain(result.plan)
         document["explanation"] = list(explain_choice(result.report))
+        document["outlook"] = to_plain(result.report.outlook)
         document["files"] = [str(path) for path in result.files]
         document["next"] = [step.command for step in next_commands(result.report)]
     return document

@@ -6,6 +6,7 @@ from planner.spec._record import record
 from planner.spec.candidate import Candidate
 from planner.spec.estimate import Estimate
 from planner.spec.job import JobSpec
+from planner.spec.outlook import Outlook
 from planner.spec.plan import Plan
 from planner.spec.trial import TrialRecord
 
@@ -53,3 +54,4 @@ class ReportInput:
     screened: tuple[CandidateRow, ...] = ()
     rejections: tuple[RejectionRow, ...] = ()
     config_lines: tuple[ExplainedLine, ...] = ()
+    outlook: Outlook | None = None

@@ -7,6 +7,7 @@ from planner.report.document import Block, Column, Document, Paragraph, Section,
 from planner.report.explain import explain_choice
 from planner.report.input import CandidateRow, ReportInput
 from planner.report.next_steps import next_commands
+from planner.report.outlook import outlook_blocks
 from planner.report.units import (
     format_bytes,
     format_count,
@@ -35,6 +36,7 @@ def build_document(report: ReportInput) -> Document:
         Section(title="What the plan promises", blocks=_promise(report)),
         Section(title="Device memory", blocks=memory_blocks(report)),
         Section(title="Time of one step", blocks=time_blocks(report)),
+        Section(title="Other clusters", blocks=outlook_blocks(report.outlook)),
         Section(title="Trials", blocks=_trials(report)),
         Section(title="Best candidates not tried", blocks=_candidates(report.untried)),
         Section(title="Left out because they cannot fit", blocks=_candidates(report.screened)),
