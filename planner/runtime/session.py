@@ -173,15 +173,16 @@ class TrainingSession:
     def load_checkpoint(self, directory: Path | str) -> bool:
         """Go on from the newest checkpoint in the directory; False when there is none. All ranks call it.
 
-        The next step draws the samples that would have come next. Raises InputError when the checkpoint is of a run
-        whose samples differ.
+        The next step draws the samples that would have come next. Raises InputError when the checkpoint is gone, or of
+        a run whose samples differ.
         """
         self._on_phase(Phase.CHECKPOINT_LOAD)
         if not (Path(directory) / "latest").is_file():
             return False
+        _require_whole(Path(directory))
         path, state = self.engine.load_checkpoint(str(directory))
         if path is None:
-            return False
+            raise _gone(Path(directory))
         _require_same_run(state.get(RUN_KEY, {}), self._run_identity())
         return True
 
@@ -200,6 +201,21 @@ class TrainingSession:
         self.engine.destroy()
         self.engine = None
         gc.collect()
+
+
+def _require_whole(directory: Path) -> None:
+    """DeepSpeed would end with an assertion that says nothing."""
+    name = (directory / "latest").read_text(encoding="utf-8").strip()
+    if not name or not (directory / name).is_dir():
+        raise _gone(directory)
+
+
+def _gone(directory: Path) -> InputError:
+    return InputError(
+        f"the checkpoint that {directory}/latest names cannot be found",
+        why="to begin anew would write over what is left of the training",
+        fix="write the name of a checkpoint that is still there into that file, or move the folder away",
+    )
 
 
 def _require_same_run(saved: dict[str, Any], wanted: dict[str, Any]) -> None:

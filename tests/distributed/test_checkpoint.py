@@ -34,3 +34,10 @@ def test_resume_every_kind_of_layout_continues_loss_curve(tmp_path: Path) -> Non
         if len(begun.get("losses", [])) != 3 or stitched != pytest.approx(whole.get("losses"), rel=1e-6):
             wrong[name] = (whole, begun, resumed)
     assert not wrong
+
+
+def test_resume_checkpoint_that_is_gone_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "latest").write_text("global_step9")
+    tasks = {"gone": make_task(model="llama", checkpoint_dir=str(tmp_path))}
+    (result,) = run_layouts(tasks, tmp_path / "run")["gone"]
+    assert "latest names cannot be found" in result["error"]
