@@ -76,8 +76,9 @@ def _decided_twice(view: ConfigView) -> Iterable[Breach]:
 
 
 def _has_own_file(view: ConfigView) -> bool:
-    """Whether a DeepSpeed file stands beside accelerate's, which then is not all there is."""
-    return not view.context.from_accelerate
+    """Whether a DeepSpeed file stands beside accelerate's, or is named in it, so that it is not all there is."""
+    named = accelerate_block(_file(view)).get("deepspeed_config_file")
+    return not view.context.from_accelerate or (isinstance(named, str) and named not in ("", "none"))
 
 
 def _precision(view: ConfigView) -> Iterable[Breach]:

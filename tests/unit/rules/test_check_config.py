@@ -433,6 +433,17 @@ BREACHES = [
         "error",
     ),
     (
+        "accelerate-decided-twice",
+        config(),
+        {
+            **TRAINER,
+            "from_accelerate": True,
+            "accelerate": {"deepspeed_config": {"zero_stage": 2, "deepspeed_config_file": "gone.json"}},
+        },
+        "deepspeed_config.zero_stage",
+        "error",
+    ),
+    (
         "accelerate-precision",
         config(bf16={"enabled": True}),
         {**TRAINER, "accelerate": {"mixed_precision": "fp16"}},
