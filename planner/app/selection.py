@@ -114,14 +114,16 @@ def _computed_runner_up(row: CandidateRow) -> RunnerUp:
 
 
 def calibrate(draft: Draft, trials: tuple[TrialRecord, ...]) -> Calibration:
-    """What the measured trials teach the model about this machine and model."""
-    tried = [trial for trial in trials if isinstance(trial.outcome, Measured)]
+    """What trials teach the model about this machine and model: those measured, and those that ran out of memory."""
+    tried = [trial for trial in trials if isinstance(trial.outcome, Measured | OutOfMemory)]
     if not tried:
         return Calibration()
     candidates = tuple(trial.candidate for trial in tried)
-    estimates = estimate_candidates(draft.job, candidates)
-    outcomes = [trial.outcome for trial in tried]
-    return fit_calibration([(estimate, end) for estimate, end in zip(estimates, outcomes) if isinstance(end, Measured)])
+    ends = list(zip(estimate_candidates(draft.job, candidates), (trial.outcome for trial in tried)))
+    return fit_calibration(
+        [(estimate, end) for estimate, end in ends if isinstance(end, Measured)],
+        ran_out=[estimate for estimate, end in ends if isinstance(end, OutOfMemory)],
+    )
 
 
 def measured_promise(trial: TrialRecord, *, usable_bytes: int) -> Promise:

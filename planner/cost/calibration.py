@@ -69,6 +69,7 @@ _POINTS_FOR_PARTS = 3
 # Ridge on memory, as a multiple of one point's squared relative error of 3 %: the scale is believed to 10 % beforehand,
 # the offset to 15 % of the mean.
 _SCALE_PENALTY, _OFFSET_PENALTY = (0.03 / 0.10) ** 2, (0.03 / 0.15) ** 2
+_LARGEST_BOUND = 1.25  # of the scale, by which a trial that ran out may raise it
 _ROUNDS, _ODD_FRACTION = 5, 0.03  # of reweighting; relative errors above the larger of this and the spread count less
 
 
@@ -116,12 +117,14 @@ def corrected_time_s(estimate: Estimate, calibration: Calibration) -> float:
 
 
 def _bounded(calibration: Calibration, *, ran_out: Sequence[Estimate]) -> Calibration:
-    """Raise the memory scale so that no estimate that ran out is called fitting."""
+    """Raise the memory scale so that no estimate that ran out is called fitting; one that ran out far below what the
+    model says is no error of the model (another process, a leak) and teaches nothing."""
     scale, points = calibration.memory_scale, calibration.num_points
+    most = scale * _LARGEST_BOUND
     for estimate in ran_out:
         at_least = largest_fitting_bytes(estimate.memory) * (1.0 + 1e-6)
         needed = (at_least - calibration.memory_offset_bytes) / estimate.memory.allocated_bytes
-        if needed > scale:
+        if scale < needed <= most:
             scale, points = needed, max(points, 1)
     return replace(calibration, memory_scale=scale, num_points=points)
 

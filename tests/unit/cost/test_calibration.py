@@ -118,12 +118,12 @@ def test_corrected_estimates_are_what_the_model_says_with_the_calibration() -> N
 
 
 def test_a_trial_that_ran_out_is_no_longer_called_fitting() -> None:
-    sure = estimate(micro_batch_size=32, zero_stage=1, data_parallel_size=8, checkpointing="full")
+    sure = estimate(micro_batch_size=64, zero_stage=1, data_parallel_size=8, checkpointing="full")
     assert sure.fits
     fitted = fit_calibration((), ran_out=(sure,))
     assert fitted.memory_scale > 1
     again = estimate_columns(
-        columns(micro_batch_size=32, zero_stage=1, data_parallel_size=8, checkpointing="full"),
+        columns(micro_batch_size=64, zero_stage=1, data_parallel_size=8, checkpointing="full"),
         model=BILLION,
         training=training(),
         cluster=cluster(),
@@ -136,3 +136,9 @@ def test_a_trial_that_ran_out_as_expected_changes_nothing() -> None:
     large = estimate(micro_batch_size=512, zero_stage=1)
     assert not large.fits
     assert fit_calibration((), ran_out=(large,)) == Calibration()
+
+
+def test_a_trial_that_ran_out_for_another_reason_teaches_nothing() -> None:
+    small = estimate(micro_batch_size=1, zero_stage=1, data_parallel_size=8)
+    assert small.memory.high_bytes < small.memory.usable_bytes / 2
+    assert fit_calibration((), ran_out=(small,)) == Calibration()
