@@ -6,6 +6,7 @@ is refused.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -161,7 +162,28 @@ def _model(section: ModelSection, *, folder: Path, traced: TracedModule | None) 
             why="the model has to be built for trials and for training, and model_type says of what class it is",
             fix="give the model's own config.json; shapes alone are enough for `planner estimate` only",
         )
+    _refuse_another_class(model)
     return model
+
+
+# What the runtime builds of each family (decoders: the catalog takes no other class to begin with).
+_TRAINED_CLASS = {
+    ModelFamily.ENCODER: "ForMaskedLM",
+    ModelFamily.ENCODER_DECODER: "ForConditionalGeneration",
+    ModelFamily.VISION: "ForImageClassification",
+}
+
+
+def _refuse_another_class(model: ModelSpec) -> None:
+    """Trials of another class than the config names would measure another model than the one that was counted."""
+    trained = _TRAINED_CLASS.get(model.family, "")
+    named = json.loads(model.config_json).get("architectures")
+    if trained and named and not str(named[0]).endswith(trained):
+        raise InputError(
+            f"{model.name}: architectures names the class {named[0]!r}, and trials build the one for {trained[3:]}",
+            why="what sits on top of the layers would be neither counted nor trained as it is",
+            fix="remove `architectures` to train it as that, or plan the class through `factory:`",
+        )
 
 
 def _module(section: ModelSection, *, traced: TracedModule | None) -> ModelSpec:

@@ -12,6 +12,7 @@ from planner.errors import InputError
 from planner.jobfile import JobFile, MachineFacts, load_job, resolve_job
 from planner.jobfile.launch_schema import COMMAND_SLOTS
 from planner.jobfile.quantities import parse_duration
+from planner.resources import find_data_dir
 from planner.spec import (
     ActivationCheckpointing,
     DeviceKind,
@@ -310,3 +311,17 @@ def test_cluster_nodes_may_be_several_sizes(tmp_path: Path, said: str, sizes: tu
     job = job_of(tmp_path, MINIMAL.replace("gpu: cpu", f"gpu: cpu, nodes: {said}"))
     assert job.node_counts == sizes
     assert job.cluster.nodes == max(sizes, default=int(said.strip("[]")) if not sizes else 0)
+
+
+@pytest.mark.parametrize(
+    ("model", "named"), [("bert-base", "BertForSequenceClassification"), ("vit-base", "ViTModel"), ("bert-base", "")]
+)
+def test_resolve_job_class_that_trials_do_not_build_is_refused(tmp_path: Path, model: str, named: str) -> None:
+    config = json.loads((find_data_dir("configs") / "models" / f"{model}.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": [named] if named else None}))
+    text = MINIMAL.replace("name: tiny-llama-cpu", "config: config.json")
+    if not named:
+        assert job_of(tmp_path, text).model.num_parameters > 0
+        return
+    with pytest.raises(InputError, match=f"architectures names the class '{named}'"):
+        job_of(tmp_path, text)
