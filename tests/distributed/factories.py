@@ -69,6 +69,18 @@ def peeking_regressor() -> tuple[Any, ...]:
     return Peeking(), make_batch
 
 
+def particular_regressor() -> tuple[Any, ...]:
+    """One that takes plain tensors only, which fake ones are not."""
+
+    class Particular(_Scored):
+        def forward(self, *arguments: Any, **batch: torch.Tensor) -> torch.Tensor:
+            given = (*arguments, *batch.values())
+            assert all(type(tensor) is torch.Tensor for tensor in given)
+            return super().forward(*arguments, **batch)
+
+    return Particular(), make_batch
+
+
 def without_loss() -> tuple[Any, ...]:
     """Neither a loss function nor an output that is one."""
     return Regressor(), make_batch

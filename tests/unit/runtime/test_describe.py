@@ -21,7 +21,7 @@ HERE = "tests.distributed.factories"
 WIDTH, DEPTH = 16, 3
 
 
-@pytest.mark.parametrize("factory", ["regressor", "scored_regressor", "peeking_regressor"])
+@pytest.mark.parametrize("factory", ["regressor", "scored_regressor", "peeking_regressor", "particular_regressor"])
 def test_describe_known_module_counts_parameters_flops_and_saved_bytes(factory: str) -> None:
     traced = describe_factory(f"{HERE}:{factory}", seq_len=10)
 
