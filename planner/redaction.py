@@ -13,6 +13,10 @@ HIDDEN = "***"
 _SHORTEST = 6  # a shorter value would blot out ordinary words of the text
 _URL_PASSWORD = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^\s/:@'\"]*):([^\s'\"]*)@")
 _URL_SECRET_OPTION = re.compile(r"(?i)([?&](?:password|passwd|token|secret|sslpassword)=)[^&\s'\"]+")
+_ASSIGNMENT = re.compile(
+    r"(?P<head>\b(?P<name>[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*)\b[\"']?\s*[:=]\s*)"
+    r"(?P<value>\"[^\"\n]*\"|'[^'\n]*'|[^\s,}\]]+)"
+)
 _SECRET_NAME = re.compile(
     r"(?i)(key|token|secret|passw|passphrase|credential|auth|cookie|session_id|private|signature|_url$|_uri$|_dsn$)"
 )
@@ -35,7 +39,12 @@ def secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def hide_secrets(text: str, secrets: Iterable[str]) -> str:
-    """The text with every secret and every URL's password blotted out."""
+    """The text with every secret, every URL's password, and what is assigned to a variable that sounds secret (a job's
+    `environment:`, a logged `export`) blotted out."""
     for secret in secrets:
         text = text.replace(secret, HIDDEN)
-    return hide_url_passwords(text)
+    return _ASSIGNMENT.sub(_hidden_assignment, hide_url_passwords(text))
+
+
+def _hidden_assignment(found: re.Match[str]) -> str:
+    return found["head"] + HIDDEN if sounds_secret(found["name"]) else found[0]

@@ -45,7 +45,7 @@ from planner.spec import (
     ValidationStep,
 )
 from planner.spec._record import record
-from planner.trial import Machine
+from planner.trial import Machine, installed_packages
 
 
 @record
@@ -109,6 +109,7 @@ def _plan(parts: PlanParts) -> Plan:
         versions=machine.versions,
         hardware=_hardware(parts),
         machine=machine.fingerprint,
+        packages=installed_packages(),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,6 +53,9 @@ def plan(
     no_validate: Annotated[
         bool, typer.Option("--no-validate", help="Do not have DeepSpeed itself check the plan.")
     ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Also write one file to send with a bug report, without secrets.")
+    ] = False,
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
@@ -81,9 +85,9 @@ def plan(
             for path, folder in zip(paths, plan_dirs(paths, out))
         )
         if len(requests) == 1:
-            session.print_json(_plan_one(session, requests[0]))
+            session.print_json(_plan_one(session, requests[0], debug=debug))
         else:
-            _plan_many(session, requests)
+            _plan_many(session, requests, debug=debug)
 
 
 def _study_url(storage: str | None, join: str | None, *, trials: TrialMode | None) -> str | None:
@@ -102,21 +106,40 @@ def _study_url(storage: str | None, join: str | None, *, trials: TrialMode | Non
     return storage if join is None else join
 
 
-def _plan_one(session: Session, request: PlanRequest) -> dict[str, Any]:
-    with session.progress() as progress:
-        result = session.use_cases.plan_job(request, console=progress)
+def _plan_one(session: Session, request: PlanRequest, *, debug: bool) -> dict[str, Any]:
+    try:
+        with session.progress() as progress:
+            result = session.use_cases.plan_job(request, console=progress)
+    except BaseException as problem:
+        if debug:
+            _write_debug_file(session, request, problem=problem)
+        raise
+    document = plan_document(result)
+    if debug:
+        document["debug_file"] = _write_debug_file(session, request, problem=None)
     session.print(*plan_summary(result))
     session.print_essential(str(result.plan_dir))
-    return plan_document(result)
+    return document
 
 
-def _plan_many(session: Session, requests: tuple[PlanRequest, ...]) -> None:
+def _write_debug_file(session: Session, request: PlanRequest, *, problem: BaseException | None) -> str:
+    """Write it and say where; that it cannot be written changes nothing about how the planning ended."""
+    try:
+        path = session.use_cases.write_debug_file(request, words=session.words, problem=problem)
+    except PlannerError as unwritten:
+        print(f"the file for a bug report was not written: {unwritten.error}: {unwritten.why}", file=sys.stderr)
+        return ""
+    print(f"for a bug report: {path} (look it over before you send it)", file=sys.stderr)
+    return str(path)
+
+
+def _plan_many(session: Session, requests: tuple[PlanRequest, ...], *, debug: bool) -> None:
     """Plan each job, whatever becomes of the others; the first that fails gives the exit code."""
     documents: list[dict[str, Any]] = []
     failures: list[PlannerError] = []
     for request in requests:
         try:
-            document = _plan_one(session, request)
+            document = _plan_one(session, request, debug=debug)
         except Interrupted:
             raise
         except PlannerError as error:

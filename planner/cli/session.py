@@ -35,8 +35,9 @@ PIPED_WIDTH = 120  # columns of prose when standard output is not a terminal
 class Session:
     """One run of one verb. Results go to standard output; progress and notes to standard error."""
 
-    def __init__(self, use_cases: UseCases, *, as_json: bool, quiet: bool) -> None:
-        self.use_cases = use_cases
+    def __init__(self, invocation: Invocation, *, as_json: bool, quiet: bool) -> None:
+        self.use_cases = invocation.use_cases
+        self.words = invocation.words
         self.as_json = as_json
         self.quiet = quiet
         self._stdout = sys.stdout
@@ -136,7 +137,7 @@ def run_verb(
     `kept` says what an interrupt left behind and how to go on. While the body runs, whatever but the session prints to
     standard output goes to standard error.
     """
-    session = Session(invocation_of(context).use_cases, as_json=as_json, quiet=quiet)
+    session = Session(invocation_of(context), as_json=as_json, quiet=quiet)
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield session

@@ -4,6 +4,7 @@ The real functions are imported one by one, when they are called: `estimate` nee
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +21,10 @@ class UseCases(Protocol):
     """What the command line asks of the product."""
 
     def plan_job(self, request: PlanRequest, *, console: Progress) -> PlanResult: ...
+
+    def write_debug_file(
+        self, request: PlanRequest, *, words: tuple[str, ...], problem: BaseException | None
+    ) -> Path: ...
 
     def estimate_one(self, row: dict[str, Any]) -> dict[str, Any]: ...
 
@@ -47,6 +52,11 @@ class ProductUseCases:
         from planner.app.plan import plan_job
 
         return plan_job(request, console=console)
+
+    def write_debug_file(self, request: PlanRequest, *, words: tuple[str, ...], problem: BaseException | None) -> Path:
+        from planner.app.debug import write_debug_file
+
+        return write_debug_file(request, words=words, problem=problem, environment=os.environ)
 
     def estimate_one(self, row: dict[str, Any]) -> dict[str, Any]:
         from planner.app.estimate import estimate_one

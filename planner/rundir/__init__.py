@@ -5,9 +5,10 @@ the launch files), `report`, `search` (the Optuna study, which is derived from t
 """
 
 from planner.rundir import names
+from planner.rundir.atomic import write_whole
 from planner.rundir.filesystem import network_filesystem
 from planner.rundir.folder import RunDir
 from planner.rundir.names import trial_log_name
 from planner.rundir.problems import explain_os_error, is_folder
 
-__all__ = ["RunDir", "explain_os_error", "is_folder", "names", "network_filesystem", "trial_log_name"]
+__all__ = ["RunDir", "explain_os_error", "is_folder", "names", "network_filesystem", "trial_log_name", "write_whole"]

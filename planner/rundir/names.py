@@ -14,6 +14,7 @@ STUDY_JOURNAL = "study.journal"  # in place of study.db on a network file system
 REPORT_HTML = "report.html"
 REPORT_MARKDOWN = "report.md"
 LOGS_DIR = "logs"
+DEBUG = "debug.zip"  # all that a bug report needs, made on demand
 
 IDENTITY = ".meshplan.json"  # format and job hash: written first, so that a folder is known from its first moment
 LOCK = ".meshplan.lock"

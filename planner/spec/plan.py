@@ -67,3 +67,4 @@ class Plan:
     versions: tuple[tuple[str, str], ...]
     hardware: tuple[tuple[str, str], ...]
     machine: str  # fingerprint of the machine that ran the trials
+    packages: tuple[str, ...] = ()  # name==version of all that was installed and needed, as in a requirements file

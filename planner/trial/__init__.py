@@ -6,6 +6,7 @@ Owns starting and ending the worker program and turning what its ranks left into
 
 from planner.trial.classify import TrialFacts, classify_trial
 from planner.trial.machine import Machine, probe_cpu, probe_machine
+from planner.trial.packages import installed_packages
 from planner.trial.pool import WarmPool
 
-__all__ = ["Machine", "TrialFacts", "WarmPool", "classify_trial", "probe_cpu", "probe_machine"]
+__all__ = ["Machine", "TrialFacts", "WarmPool", "classify_trial", "installed_packages", "probe_cpu", "probe_machine"]

@@ -109,7 +109,7 @@ def _ask_program(environment: Mapping[str, str]) -> NvidiaReport:
         rows = _query("--query-gpu=index,uuid,name,memory.total,memory.free,driver_version", environment)
         apps = _query("--query-compute-apps=gpu_uuid,pid,used_memory", environment)
         gpus = tuple(_program_gpu(row, apps) for row in rows)
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):  # the latter: it is in a folder of PATH that may not be looked into
         return NvidiaReport()  # no driver here
     except (subprocess.SubprocessError, ValueError) as problem:
         return NvidiaReport(note=f"nvidia-smi: {problem}")

@@ -74,6 +74,8 @@ def test_wrong_word_of_another_verb(planner: Planner, wrong: Wrong, tmp_path: Pa
 
 
 def test_job_file_without_rights(planner: Planner, tmp_path: Path) -> None:
+    job(JOB)(tmp_path)
+    assert planner("plan", str(tmp_path / "job.yaml"), "--dry-run").exit_code == 0  # everything is imported then
     unreadable(tmp_path)
     tmp_path.chmod(0o755)
     with as_nobody():

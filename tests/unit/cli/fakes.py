@@ -45,6 +45,7 @@ class FakeUseCases:
         self.keeps_promise = keeps_promise
         self.requests: list[PlanRequest] = []
         self.rows: list[dict[str, Any]] = []
+        self.debugged: list[tuple[tuple[str, ...], BaseException | None]] = []
 
     def plan_job(self, request: PlanRequest, *, console: Progress) -> PlanResult:
         self.requests.append(request)
@@ -71,6 +72,10 @@ class FakeUseCases:
         return PlanResult(
             plan_dir=request.out_dir, outline=make_outline(), plan=report.plan, report=report, files=files
         )
+
+    def write_debug_file(self, request: PlanRequest, *, words: tuple[str, ...], problem: BaseException | None) -> Path:
+        self.debugged.append((words, problem))
+        return request.out_dir / "debug.zip"
 
     def estimate_one(self, row: dict[str, Any]) -> dict[str, Any]:
         self.rows.append(row)

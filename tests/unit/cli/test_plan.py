@@ -103,6 +103,17 @@ def test_dry_run_says_what_would_be_tried_and_at_most_how_long(cli: Cli) -> None
     assert "plan" not in document
 
 
+def test_debug_file_is_made_however_the_planning_ends(cli: Cli) -> None:
+    well, bad = FakeUseCases(), FakeUseCases(end=InputError("wrong", why="because", fix="mend it"))
+    document = json.loads(cli("plan", "q.yaml", "--debug", "--json", product=well).out)
+    assert document["debug_file"] == "plans/q/debug.zip"
+    assert well.debugged == [(("planner", "plan", "q.yaml", "--debug", "--json"), None)]
+    run = cli("plan", "q.yaml", "--debug", product=bad)
+    assert run.exit_code == 2 and "for a bug report: plans/q/debug.zip" in run.err
+    assert bad.debugged[0][1] is bad.end
+    assert cli("plan", "q.yaml", product=FakeUseCases()).err.count("bug report") == 0
+
+
 def test_several_jobs_make_one_folder_each_under_out(cli: Cli) -> None:
     product = FakeUseCases()
     run = cli("plan", "a.yaml", "sub/b.yml", "--out", "all", "--json", product=product)
