@@ -23,7 +23,7 @@ from planner.spec.model import ModelSpec, TracedModule
 # less the higher the peak, because power, caches and tails do not grow with it: (312 / peak) ^ 0.16 gives 0.61 on
 # Hopper (H200 rows) and 0.53 on Blackwell (SimuMax's B200 rows). Plain fp32 units are easy to fill.
 _MATMUL_FRACTION, _REFERENCE_FLOPS_PER_S, _PEAK_EXPONENT = 0.69, 312.0e12, 0.16
-_MATMUL_FRACTION_FP32 = 0.80
+_MATMUL_FRACTION_FP32 = 0.75
 # Of the products' time in a step without recompute: the two products of backward read and write more for their FLOP.
 _FORWARD_SHARE = 0.30
 _FP8_FRACTION = 0.8  # of the fp8 peak, relative to 16 bit's share: casts and scaling
@@ -32,7 +32,7 @@ _CPU_MATMUL_FRACTION = 0.6
 # its products run on units that did not grow: (989 / peak) ^ 0.3, 0.39 on Blackwell (SimuMax's rows of 131,072 tokens).
 _ATTENTION_EXPONENT = 0.3
 _EAGER_ATTENTION_FRACTION = 0.35  # batched products of head-size width
-_GROUPED_FRACTION = 0.7  # of a dense product: experts get uneven, smaller groups (grouped_mm)
+_GROUPED_FRACTION = 0.55  # of a dense product: experts get uneven, smaller groups (grouped_mm); two H200 rows
 _MEMORY_FRACTION = 0.85  # of the memory bandwidth that streaming kernels reach
 # Small products fill the device badly: x / (x + half) in tokens and in the width that tensor parallelism leaves; what
 # fills a device grows with its peak: 128 at Hopper's 989 TFLOP/s.
