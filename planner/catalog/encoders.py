@@ -5,6 +5,8 @@ The class named by `architectures` decides what sits on top of the stack. They r
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from planner.catalog.config_reader import ConfigReader
 from planner.catalog.decoders import runtime_refusal
 from planner.spec import ModelFamily, ModelSpec, ParameterCounts
@@ -12,11 +14,9 @@ from planner.spec import ModelFamily, ModelSpec, ParameterCounts
 
 def bert(reader: ConfigReader, config_json: str) -> ModelSpec:
     """BERT: four biased h·h matrices, MLP 2·h·f + f + h, two layer norms of 2h a layer; learned positions."""
-    h = reader.positive("hidden_size", use="the width of the model")
-    n = reader.positive("num_attention_heads", use="the attention heads of a layer")
-    f = reader.positive("intermediate_size", use="the width of the feed-forward part")
+    stack = _bert_like(reader, config_json, dropout_default=0.1)
+    h, f = stack.hidden_size, stack.ffn_hidden_size
     v = reader.positive("vocab_size", use="the size of the vocabulary")
-    num_layers = reader.positive("num_hidden_layers", use="the number of layers")
     positions = reader.positive("max_position_embeddings", use="the longest sequence; positions are learned")
     types = reader.positive("type_vocab_size", use="kinds of segment", default=2)
     counts = ParameterCounts(
@@ -27,28 +27,42 @@ def bert(reader: ConfigReader, config_json: str) -> ModelSpec:
         norm_per_layer=4 * h,
         other=types * h + 2 * h + _bert_top(reader, h=h, v=v),  # segments, norm of the embeddings, what is on top
     )
-    refusal = runtime_refusal("bert")
+    return replace(
+        stack,
+        family=ModelFamily.ENCODER,
+        vocab_size=v,
+        max_seq_len=positions,
+        tied_embeddings=True,
+        counts=counts,
+    )
+
+
+def _bert_like(reader: ConfigReader, config_json: str, *, dropout_default: float) -> ModelSpec:
+    """What BERT and ViT say of their stack alike; the parameters are still to be counted."""
+    kind = str(reader.config["model_type"])
+    h = reader.positive("hidden_size", use="the width of the model")
+    n = reader.positive("num_attention_heads", use="the attention heads of a layer")
+    num_layers = reader.positive("num_hidden_layers", use="the number of layers")
+    refusal = runtime_refusal(kind)
     return ModelSpec(
         name=reader.name,
         family=ModelFamily.ENCODER,
-        model_type="bert",
+        model_type=kind,
         config_json=config_json,
         num_layers=num_layers,
         hidden_size=h,
         num_heads=n,
         num_kv_heads=n,
         head_size=reader.divides(h, n, fields=("hidden_size", "num_attention_heads")),
-        ffn_hidden_size=f,
-        vocab_size=v,
-        max_seq_len=positions,
+        ffn_hidden_size=reader.positive("intermediate_size", use="the width of the feed-forward part"),
         linear_bias=True,
-        tied_embeddings=True,
         attention_dropout_fraction=reader.fraction(
-            "attention_probs_dropout_prob", use="dropout of attention", default=0.1
+            "attention_probs_dropout_prob", use="dropout of attention", default=dropout_default
         ),
-        hidden_dropout_fraction=reader.fraction("hidden_dropout_prob", use="dropout of the residual", default=0.1),
+        hidden_dropout_fraction=reader.fraction(
+            "hidden_dropout_prob", use="dropout of the residual", default=dropout_default
+        ),
         num_dense_layers=num_layers,
-        counts=counts,
         tensor_parallel_refusal=refusal,
         pipeline_parallel_refusal=refusal,
     )
@@ -87,10 +101,8 @@ def num_labels(reader: ConfigReader) -> int:
 
 def vit(reader: ConfigReader, config_json: str) -> ModelSpec:
     """ViT: BERT-like layers before the norm, patches by one convolution, learned positions and a class token."""
-    h = reader.positive("hidden_size", use="the width of the model")
-    n = reader.positive("num_attention_heads", use="the attention heads of a layer")
-    f = reader.positive("intermediate_size", use="the width of the feed-forward part")
-    num_layers = reader.positive("num_hidden_layers", use="the number of layers")
+    stack = _bert_like(reader, config_json, dropout_default=0.0)
+    h, f = stack.hidden_size, stack.ffn_hidden_size
     image = reader.positive("image_size", use="the side of an image in pixels", default=224)
     patch = reader.positive("patch_size", use="the side of a patch in pixels", default=16)
     channels = reader.positive("num_channels", use="the colours of a pixel", default=3)
@@ -108,27 +120,8 @@ def vit(reader: ConfigReader, config_json: str) -> ModelSpec:
         final_norm=2 * h,
         other=h + channels * patch * patch * h + h + _top_of(reader, tops, default="ViTForImageClassification"),
     )
-    refusal = runtime_refusal("vit")
-    return ModelSpec(
-        name=reader.name,
-        family=ModelFamily.VISION,
-        model_type="vit",
-        config_json=config_json,
-        num_layers=num_layers,
-        hidden_size=h,
-        num_heads=n,
-        num_kv_heads=n,
-        head_size=reader.divides(h, n, fields=("hidden_size", "num_attention_heads")),
-        ffn_hidden_size=f,
-        max_seq_len=num_patches + 1,
-        linear_bias=True,
-        attention_dropout_fraction=reader.fraction("attention_probs_dropout_prob", use="dropout of attention"),
-        hidden_dropout_fraction=reader.fraction("hidden_dropout_prob", use="dropout of the residual"),
-        num_dense_layers=num_layers,
-        num_patches=num_patches,
-        counts=counts,
-        tensor_parallel_refusal=refusal,
-        pipeline_parallel_refusal=refusal,
+    return replace(
+        stack, family=ModelFamily.VISION, max_seq_len=num_patches + 1, num_patches=num_patches, counts=counts
     )
 
 
