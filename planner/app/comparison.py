@@ -10,8 +10,8 @@ from planner.spec import DeviceKind, JobSpec, Plan, Precision, Promise, Provenan
 from planner.spec.trainer import TrainerReport
 
 # Of a promise that was measured. A GPU's steps repeat to a few percent. Processes share a CPU with whatever else runs:
-# on two busy cores the steps of one run differ by a factor of two to three, so there the fastest step is compared (what
-# others do only slows steps down), and a moment of waiting for a core is forgiven.
+# on two busy cores the steps of one run differ by a factor of two to three. So there the fastest step is compared (what
+# others do only slows steps down), in proportion to how many processes want each core, and a moment's wait is forgiven.
 TIME_TOLERANCE = {DeviceKind.CUDA: 0.10, DeviceKind.CPU: 1.0}
 WAITING_S = {DeviceKind.CUDA: 0.0, DeviceKind.CPU: 0.05}
 MEMORY_TOLERANCE = {DeviceKind.CUDA: 0.05, DeviceKind.CPU: 0.25}
@@ -21,13 +21,17 @@ PROCESS_BYTES = {DeviceKind.CUDA: 0, DeviceKind.CPU: 32 << 20}
 LOSS_TOLERANCE = {Precision.FP32: 1e-3, Precision.BF16: 2e-2, Precision.FP16: 2e-2, Precision.FP8: 5e-2}
 
 
-def compare(plan: Plan, job: JobSpec, report: TrainerReport) -> tuple[VerifyRow, ...]:
-    """Each promised figure beside what was seen. More time or memory than promised fails; less does not."""
+def compare(plan: Plan, job: JobSpec, report: TrainerReport, *, load_per_core: float) -> tuple[VerifyRow, ...]:
+    """Each promised figure beside what was seen. More time or memory than promised fails; less does not.
+
+    `load_per_core`: processes that wanted to run while the trainer did, for each core of the machine.
+    """
     promise, device = plan.promise, job.cluster.gpu.device
     steps_s = [max(times) for times in zip(*(rank.step_times_s for rank in report.ranks))]
     step_time_s = median(steps_s) if device is DeviceKind.CUDA else min(steps_s)
     used_bytes = max(max(rank.device_used_bytes, rank.peak_reserved_bytes) for rank in report.ranks)
-    time_tolerance, memory_tolerance = _tolerances(promise, device)
+    crowding = max(1.0, load_per_core) if device is DeviceKind.CPU else 1.0
+    time_tolerance, memory_tolerance = _tolerances(promise, device, crowding=crowding)
     sequences = report.ranks[0].sequences_per_step
     losses = zip(promise.first_losses, report.losses)
     loss_tolerance = LOSS_TOLERANCE[plan.candidate.precision]
@@ -39,11 +43,12 @@ def compare(plan: Plan, job: JobSpec, report: TrainerReport) -> tuple[VerifyRow,
     )
 
 
-def _tolerances(promise: Promise, device: DeviceKind) -> tuple[float, float]:
+def _tolerances(promise: Promise, device: DeviceKind, *, crowding: float) -> tuple[float, float]:
     """How much longer than promised a step may take, and how much more memory it may use, as shares."""
     time = TIME_TOLERANCE[device] if promise.step_time_kind is Provenance.MEASURED else COMPUTED_TOLERANCE
     memory = MEMORY_TOLERANCE[device] if promise.memory_kind is Provenance.MEASURED else COMPUTED_TOLERANCE
-    return time + WAITING_S[device] / promise.step_time_s, memory + PROCESS_BYTES[device] / promise.device_used_bytes
+    time = (1.0 + time) * crowding - 1.0 + WAITING_S[device] / promise.step_time_s
+    return time, memory + PROCESS_BYTES[device] / promise.device_used_bytes
 
 
 def _row(name: str, promised: float, seen: float, tolerance: float, *, only_above: bool = False) -> VerifyRow:

@@ -22,7 +22,7 @@ from planner.app.write import launch_files
 from planner.emit import node_shape
 from planner.errors import InputError, PromiseBroken, TrialsUnavailable
 from planner.rundir import RunDir, names
-from planner.spec import ClusterSpec, JobSpec, Launcher, Plan, Provenance
+from planner.spec import ClusterSpec, DeviceKind, JobSpec, Launcher, Plan, Provenance
 from planner.spec.codec import DecodeError, from_plain
 from planner.spec.trainer import TrainerReport
 from planner.trial import Machine, probe_machine
@@ -47,14 +47,15 @@ def verify_plan(plan_dir: Path, *, steps: int, console: Progress) -> VerifyResul
         script = _script(run_dir, plan=plan, job=job)
         console.stage(f"run {script.relative_to(run_dir.path)} for {steps} steps")
         report, command = _run(run_dir, script=script, plan=plan, job=job, steps=steps)
-    rows = compare(plan, job, report)
+    load_per_core = os.getloadavg()[0] / (os.cpu_count() or 1)
+    rows = compare(plan, job, report, load_per_core=load_per_core)
     return VerifyResult(
         plan_dir=run_dir.path,
         passed=all(row.passed for row in rows),
         rows=rows,
         command=command,
         log_path=run_dir.file(VERIFY_LOG),
-        note=_note(plan, machine),
+        note=_note(plan, machine, load_per_core=load_per_core),
     )
 
 
@@ -87,12 +88,15 @@ def _script(run_dir: RunDir, *, plan: Plan, job: JobSpec) -> Path:
     return run_dir.write_text(file.path, file.text, executable=file.executable)
 
 
-def _note(plan: Plan, machine: Machine) -> str:
+def _note(plan: Plan, machine: Machine, *, load_per_core: float) -> str:
+    notes = []
     if plan.machine != machine.fingerprint:
-        return "the plan was made on another machine or with other versions than this one has"
+        notes.append("the plan was made on another machine or with other versions than this one has")
     if plan.promise.step_time_kind is not Provenance.MEASURED:
-        return "the promise was computed, not measured: wide tolerances apply"
-    return ""
+        notes.append(f"the promise was {plan.promise.step_time_kind}, not measured: wide tolerances apply")
+    if machine.device is DeviceKind.CPU and load_per_core > 1:
+        notes.append(f"{load_per_core:.1f} processes wanted each core meanwhile, so a step was given more time")
+    return "; ".join(notes)
 
 
 def _run(run_dir: RunDir, *, script: Path, plan: Plan, job: JobSpec, steps: int) -> tuple[TrainerReport, str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 
 from tests.integration.children import planner, read_trials, succeed, write_job
@@ -50,13 +48,8 @@ def test_own_module_is_planned_by_real_trials_and_its_script_finds_it(tmp_path: 
     assert {trial["outcome"]["type"] for trial in read_trials(folder)} == {"Measured"}
     left_out = dict(document["plan"]["search"]["left_out_axes"])
     assert {"tensor_parallel_size", "pipeline_parallel_size"} <= left_out.keys()
-    assert succeed("verify", folder, "--steps", "4", "--json").document["passed"]
-
     succeed("emit", folder, "--out", tmp_path / "elsewhere")
-    command = ["bash", str(tmp_path / "elsewhere" / "launch.sh"), "--steps", "1"]
-    done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads((folder / "task.json").read_text())["model"]["factory"] == "my_models:tower"
+    assert succeed("verify", tmp_path / "elsewhere", "--steps", "4", "--json").document["passed"]
 
 
 def test_factory_that_cannot_be_made_is_refused_with_its_own_words(tmp_path: Path) -> None:

@@ -83,11 +83,12 @@ def test_verify_of_an_impossible_promise_ends_with_6_and_names_every_broken_figu
 
 def test_verify_of_a_script_that_does_not_run_ends_with_6_and_its_last_words(quickstart: Path, tmp_path: Path) -> None:
     folder = _copy(quickstart, tmp_path)
-    (folder / "ds_config.json").write_text('{"train_batch_size": 17}')
+    (folder / "launch.sh").write_text("echo no such interpreter >&2; exit 3\n")
     run = planner("verify", folder)
     assert run.exit_code == 6
     assert "launch.sh of the plan did not run" in run.err
-    assert (folder / "logs" / "verify.log").is_file()
+    assert "exit code 3: no such interpreter" in run.err
+    assert (folder / "logs" / "verify.log").read_text().strip() == "no such interpreter"
 
 
 @pytest.mark.parametrize("launcher", ["deepspeed", "slurm"])

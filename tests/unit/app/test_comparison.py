@@ -47,13 +47,17 @@ def _report(
     return TrainerReport(resumed_from_step=0, steps_done=len(losses), losses=losses, tokens_per_s=1.0, ranks=ranks)
 
 
+def _compare(plan: Plan, job: JobSpec, report: TrainerReport, *, load_per_core: float = 0.5) -> tuple[VerifyRow, ...]:
+    return compare(plan, job, report, load_per_core=load_per_core)
+
+
 def _broken(rows: tuple[VerifyRow, ...]) -> list[str]:
     return [row.name for row in rows if not row.passed]
 
 
 def test_a_run_as_promised_passes_with_a_row_for_every_figure() -> None:
     plan, job = _case(DeviceKind.CUDA)
-    rows = compare(plan, job, _report(job))
+    rows = _compare(plan, job, _report(job))
     assert [row.name for row in rows] == [
         "sequences_per_step",
         "step_time_s",
@@ -82,15 +86,15 @@ def test_more_time_or_memory_or_another_loss_breaks_a_measured_promise(
     seen: dict[str, float], broken: list[str]
 ) -> None:
     plan, job = _case(DeviceKind.CUDA)
-    assert _broken(compare(plan, job, _report(job, **seen))) == broken  # type: ignore[arg-type]
+    assert _broken(_compare(plan, job, _report(job, **seen))) == broken  # type: ignore[arg-type]
 
 
 def test_a_cpu_is_given_more_room_and_a_process_its_own() -> None:
     plan, job = _case(DeviceKind.CPU, used_bytes=40 * MIB)
     cold = 40 * MIB + PROCESS_BYTES[DeviceKind.CPU]
-    assert not _broken(compare(plan, job, _report(job, step_time_s=0.84, used_bytes=cold)))
+    assert not _broken(_compare(plan, job, _report(job, step_time_s=0.84, used_bytes=cold)))
     late = _report(job, step_time_s=0.86, used_bytes=cold + 20 * MIB)
-    assert _broken(compare(plan, job, late)) == ["step_time_s", "device_memory_bytes"]
+    assert _broken(_compare(plan, job, late)) == ["step_time_s", "device_memory_bytes"]
 
 
 def test_one_fast_step_keeps_the_promise_on_a_cpu_and_not_on_a_gpu() -> None:
@@ -98,10 +102,18 @@ def test_one_fast_step_keeps_the_promise_on_a_cpu_and_not_on_a_gpu() -> None:
         plan, job = _case(device)
         report = _report(job)
         ranks = tuple(dataclasses.replace(rank, step_times_s=(2.0, 0.4, 2.0)) for rank in report.ranks)
-        assert _broken(compare(plan, job, dataclasses.replace(report, ranks=ranks))) == broken
+        assert _broken(_compare(plan, job, dataclasses.replace(report, ranks=ranks))) == broken
 
 
 def test_a_computed_promise_is_held_to_less() -> None:
     plan, job = _case(DeviceKind.CUDA, kind=Provenance.COMPUTED)
-    assert not _broken(compare(plan, job, _report(job, step_time_s=0.55, used_bytes=int(5.9 * GIB))))
-    assert _broken(compare(plan, job, _report(job, step_time_s=0.65))) == ["step_time_s"]
+    assert not _broken(_compare(plan, job, _report(job, step_time_s=0.55, used_bytes=int(5.9 * GIB))))
+    assert _broken(_compare(plan, job, _report(job, step_time_s=0.65))) == ["step_time_s"]
+
+
+def test_a_crowded_cpu_is_given_time_in_proportion_and_a_gpu_is_not() -> None:
+    plan, job = _case(DeviceKind.CPU)
+    assert not _broken(_compare(plan, job, _report(job, step_time_s=2.4), load_per_core=3.0))
+    assert _broken(_compare(plan, job, _report(job, step_time_s=2.5), load_per_core=3.0)) == ["step_time_s"]
+    plan, job = _case(DeviceKind.CUDA)
+    assert _broken(_compare(plan, job, _report(job, step_time_s=0.45), load_per_core=3.0)) == ["step_time_s"]
