@@ -29,6 +29,7 @@ from planner.spec import (
     DataSpec,
     GpuSpec,
     JobSpec,
+    Launcher,
     LaunchSpec,
     ModelFamily,
     ModelSpec,
@@ -302,12 +303,19 @@ def _trials(schema: JobSchema) -> TrialPolicy:
 def _launch(schema: JobSchema, *, python_path: tuple[str, ...]) -> LaunchSpec:
     """`environment`, `slurm` and `kubernetes` may stand under `launch` or at the top, not in both places."""
     section = schema.launch
+    kubernetes = _said_once("kubernetes", section.kubernetes, schema.kubernetes)
+    if section.launcher is Launcher.KUBERNETES and not dict(kubernetes).get("image"):
+        raise InputError(  # here, because the manifest is only written after the trials
+            "launch.launcher is kubernetes, but no image is named",
+            why="pods are made from a container image that holds Python, torch, DeepSpeed and this package",
+            fix="add kubernetes: {image: registry/name:tag}",
+        )
     return LaunchSpec(
         launcher=section.launcher,
         command=section.command or "",
         environment=_said_once("environment", section.environment, schema.environment),
         slurm=_said_once("slurm", section.slurm, schema.slurm),
-        kubernetes=_said_once("kubernetes", section.kubernetes, schema.kubernetes),
+        kubernetes=kubernetes,
         master_port=section.master_port,
         python_path=python_path,
     )

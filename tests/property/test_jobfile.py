@@ -94,6 +94,14 @@ _trials = _some_of(
     timeout=st.integers(1, 1000).map(lambda seconds: f"{seconds}s"),
     sampler=st.sampled_from(["guided", "tpe", "random"]),
 )
+
+
+def _with_image(job: dict[str, Any]) -> dict[str, Any]:
+    """Kubernetes is no launcher without an image."""
+    needs = job.get("launch", {}).get("launcher") == "kubernetes"
+    return {**job, "kubernetes": {"image": "registry/image:1"}} if needs else job
+
+
 _jobs = st.fixed_dictionaries(
     {
         "model": st.sampled_from(["tiny-llama-cpu", "gpt2", "bert-large", "mixtral-8x7b"]).map(
@@ -115,7 +123,7 @@ _jobs = st.fixed_dictionaries(
             master_port=st.integers(1, 65_535),
         ),
     },
-)
+).map(_with_image)
 
 
 def _text_of(job: dict[str, Any]) -> str:

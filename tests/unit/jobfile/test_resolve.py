@@ -325,3 +325,10 @@ def test_resolve_job_class_that_trials_do_not_build_is_refused(tmp_path: Path, m
         return
     with pytest.raises(InputError, match=f"architectures names the class '{named}'"):
         job_of(tmp_path, text)
+
+
+def test_resolve_job_kubernetes_without_an_image_is_refused_before_any_trial(tmp_path: Path) -> None:
+    text = f"{MINIMAL}\nlaunch: {{launcher: kubernetes}}\n"
+    with pytest.raises(InputError, match="no image is named"):
+        job_of(tmp_path, text)
+    assert dict(job_of(tmp_path, f"{text}kubernetes: {{image: a/b:c}}\n").launch.kubernetes) == {"image": "a/b:c"}
