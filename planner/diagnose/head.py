@@ -6,8 +6,8 @@ circumstances of the failure.
 
 from __future__ import annotations
 
+from planner.diagnose.hints import hints_in
 from planner.diagnose.lines import clean
-from planner.diagnose.markers import hints_in
 from planner.diagnose.records import HintSeen, RunSettings, Series
 from planner.diagnose.series_text import read_series
 from planner.diagnose.settings_text import read_settings

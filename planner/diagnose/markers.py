@@ -1,196 +1,79 @@
-"""Log lines that tell where in a run the program is, and what people say about the circumstances. Pure text.
+"""Log lines that tell where in a run the program is. Pure text.
 
-Markers are the lines frameworks print on entering a phase; they stand in for a traceback where there is none. Hints are
-looked for in notes, in short logs and near failures only, because in a long log every word occurs.
+Markers are the lines frameworks print on entering a phase; they stand in for a traceback where there is none.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
-from planner.diagnose.records import Hint, HintSeen, RunPhase
+from planner.diagnose.records import RunPhase
 
-_MARKERS: tuple[tuple[RunPhase, re.Pattern[str]], ...] = (
+_MARKER_CHARACTERS = 300  # of a line: what tells the phase stands near its beginning
+
+# Phase, words of which one must be there (a cheap test that most lines fail), pattern; all in small letters.
+_MARKERS: tuple[tuple[RunPhase, tuple[str, ...], re.Pattern[str]], ...] = (
     (
         RunPhase.BUILD_MODEL,
+        ("shards", "fetching", "weights file", "safetensors", "instantiating", "pretrained"),
         re.compile(
-            r"Loading checkpoint shards|Fetching \d+ files|loading weights file|Loading safetensors"
-            r"|Instantiating model|Loading pretrained"
+            r"loading checkpoint shards|fetching \d+ files|loading weights file|loading safetensors"
+            r"|instantiating model|loading pretrained"
         ),
     ),
     (
         RunPhase.CHECKPOINT_LOAD,
+        ("checkpoint", "resum", "restor"),
         re.compile(
-            r"(?i:resume[_ ]from[_ ]checkpoint(?!['\"]?\s{0,2}[:=]\s{0,2}(?:None|False|null|['\"]{2}))"
+            r"resume[_ ]from[_ ]checkpoint(?!['\"]?\s{0,2}[:=]\s{0,2}(?:none|false|null|['\"]{2}))"
             r"|\bresuming (?:from|training)|attempting to resume|restoring (?:from|states|checkpoint)"
             r"|restored? (?:from )?checkpoint|load(?:ing|ed) (?:model |optimizer |trainer )?(?:states? "
             r"|weights )?(?:from )?(?:a |the )?(?:last )?checkpoint(?! shards)"
-            r"|continuing training from checkpoint|=> load(?:ing|ed) checkpoint|event: resume)"
+            r"|continuing training from checkpoint|=> load(?:ing|ed) checkpoint|event: resume"
         ),
     ),
     (
         RunPhase.CHECKPOINT_SAVE,
+        ("sav", "consolidat", "event:"),
         re.compile(
-            r"(?i:saving (?:the )?(?:model |full |final |optimizer |intermediate )?(?:checkpoint|state"
-            r"|weights|model)|begin save!?|\[torch\] saving"
-            r"|model weights saved|save_(?:checkpoint|16bit_model|pretrained)\b|configuration saved in"
-            r"|consolidat(?:ing|e|ed) (?:state|weights|check)"
-            r"|checkpoint is about to be saved|event: (?:save|checkpoint))"
+            r"saving (?:the )?(?:model |full |final |optimizer |intermediate )?(?:checkpoint|state|weights|model)"
+            r"|begin save|\[torch\] saving|model weights saved|save_(?:checkpoint|16bit_model|pretrained)\b"
+            r"|configuration saved in|consolidat(?:ing|e|ed) (?:state|weights|check)"
+            r"|checkpoint is about to be saved|event: (?:save|checkpoint)"
         ),
     ),
     (
         RunPhase.EVALUATION,
+        ("evaluat", "validati", "prediction", "sanity"),
         re.compile(
-            r"(?i:\*+ running (?:evaluation|prediction|validation)|\brunning (?:evaluation|validation)"
-            r"|^\W*evaluating\b|^\W*validati(?:ng|on)\b.{0,40}\d+/\d+|starting evaluation|sanity checking)"
+            r"\*+ running (?:evaluation|prediction|validation)|\brunning (?:evaluation|validation)"
+            r"|^\W*evaluating\b|^\W*validati(?:ng|on)\b.{0,40}\d+/\d+|starting evaluation|sanity checking"
         ),
     ),
     (
         RunPhase.BUILD_ENGINE,
+        ("partition", "optimizer", "deepspeedzero", "parameter offload"),
         re.compile(
-            r"[Bb]efore initializing optimizer states|DeepSpeedZeRoOffload initialize"
-            r"|[Bb]efore creating fp(?:16|32) partitions"
-            r"|After creating fp(?:16|32) partitions|Parameter Offload: Total|partition count \["
-            r"|Initializing optimizer states|DeepSpeed Final Optimizer"
+            r"before initializing optimizer states|deepspeedzerooffload initialize"
+            r"|before creating fp(?:16|32) partitions|after creating fp(?:16|32) partitions"
+            r"|parameter offload: total|partition count \["
+            r"|initializing optimizer states|deepspeed final optimizer"
         ),
     ),
     (
         RunPhase.DATA,
+        ("token", "map (", "generating", "dataset"),
         re.compile(
-            r"Running tokenizer|\bMap \(num_proc|Tokenizing|Generating \w+ split|Loading dataset shards|Packing dataset"
+            r"running tokenizer|\bmap \(num_proc|tokenizing|generating \w+ split|loading dataset shards|packing dataset"
         ),
     ),
-)
-# A line of a running training loop: what was loaded, saved or built before it is over.
-_TRAINING = re.compile(
-    r"(?i:\bloss\b.{0,12}[\d.]{2,}|\biter(?:ation)?\W{1,3}\d+|\bglobal_step\W{1,3}\d+"
-    r"|\bstep\W{1,3}\d+|it/s\b|s/it\b|tokens/s)"
-)
-
-_HINTS: tuple[tuple[Hint, re.Pattern[str]], ...] = (
-    (Hint.WSL, re.compile(r"\bWSL\d?\b|microsoft-standard|\bdxgkrnl\b", re.IGNORECASE)),
-    (Hint.WINDOWS, re.compile(r"\bWindows (?:10|11|Server)|[A-Z]:\\(?:Users|Program|Python)|\bwin32\b|win_amd64")),
+    # A line of a running training loop: what was loaded, saved or built before it is over.
     (
-        Hint.MIG,
+        RunPhase.UNKNOWN,
+        ("loss", "iter", "step", "it/s", "s/it", "tokens/s"),
         re.compile(
-            r"\bMIG[ -](?:\d+[gc]\.|GPU|[0-9a-f]{8})|MIG (?:slice|instance|device)|\b\d+g\.\d+gb\b", re.IGNORECASE
-        ),
-    ),
-    (Hint.CONTAINER, re.compile(r"\b(?:docker|container|kubernetes|cgroup|/kubepods|pod/)\b", re.IGNORECASE)),
-    (
-        Hint.SCRATCH_FITS,
-        re.compile(
-            r"(?i:(?:from scratch|first run|initial run|without (?:resum|load)\w*|training itself"
-            r"|fresh (?:run|start)).{0,60}(?:fits?|works?|runs?|fine|ok)\b"
-            r"|(?:fits?|works?|runs?) (?:fine )?(?:from scratch|the first time|on the first run)|first_run: fits)"
-        ),
-    ),
-    (
-        Hint.RESUMES,
-        re.compile(
-            r"(?i:\b(?:when|while|on|after|at|upon|during|but)\s(?:i |we |it )?(?:\w+ ){0,2}resum\w+"
-            r"|resum\w+ (?:does not|doesn't|fails|oom|runs out|from (?:a |the )?checkpoint)"
-            r"|restart(?:ing)? from (?:a |the )?checkpoint"
-            r"|resume_from_checkpoint(?!['\"]?\s{0,2}[:=]\s{0,2}(?:None|False|null|['\"]{2}))"
-            r"|after (?:re)?loading (?:the |a )?checkpoint|unable to resume)"
-        ),
-    ),
-    (
-        Hint.SAVES,
-        re.compile(
-            r"(?i:(?:when|while|during|at|after|on|only)\s(?:\w+ ){0,2}(?:sav(?:e|ing)"
-            r"|checkpointing)\b(?!.{0,20}activation)|sav(?:e|ing)(?: of)?(?: the| a| every| each)? (?:model "
-            r"|first |last |final )?(?:checkpoint|model|state).{0,60}(?:oom|out of memory|fails?|crash|kill"
-            r"|spike)"
-            r"|checkpoint sav(?:e|ing)|save-time|save_model)"
-        ),
-    ),
-    (
-        Hint.EVALUATES,
-        re.compile(
-            r"(?i:(?:when|while|during|in|at|after|only)\s(?:\w+ ){0,2}(?:eval(?:uat\w+)?|validat\w+"
-            r"|predict\w+)\b|eval(?:uation)? (?:loop |step |phase )?(?:oom|runs out|fails|crash)"
-            r"|eval_accumulation_steps"
-            r"|train(?:ing)? (?:itself )?(?:works|fits|runs|is fine).{0,60}eval)"
-        ),
-    ),
-    (
-        Hint.GROWS,
-        re.compile(
-            r"(?i:(?:memory|usage|vram|ram|gpu use|rss|consumption)(?: \w+){0,3} (?:keeps? |steadily "
-            r"|slowly |gradually |constantly |continually |linearly )?(?:grow\w*|increas\w+|climb\w*"
-            r"|ris(?:es|ing)|creep\w*|leak\w*)\b(?!.{0,30}batch size)"
-            r"|memory leak|leak(?:s|ing)? memory|(?:grow\w*|increas\w+|climb\w*|ris(?:es"
-            r"|ing)) (?:\w+ ){0,3}(?:every|each|with each|per|over|from) (?:step|iteration|epoch|batch|\d)"
-            r"|after (?:several|a few|some|many|\d[\d,k]*) (?:hours|steps|iterations|epochs)\b.{0,60}(?:oom"
-            r"|out of memory))"
-        ),
-    ),
-    (
-        Hint.SMALLER_BATCH_RUNS,
-        re.compile(
-            r"(?i:batch[ _-]?size (?:of )?\d+ (?:runs|works|fits|is (?:fine|ok))|batch \d+ (?:runs|works"
-            r"|fits)|(?:smaller|lower(?:ing)?|reduc\w+"
-            r"|decreas\w+) (?:the )?(?:micro[- ]?)?batch(?:[ _-]?size)?.{0,40}(?:works?|helps?|fix\w*|runs?"
-            r"|fits|solved|resolved)"
-            r"|(?:works?|runs?|fits) (?:\w+ ){0,3}(?:with|at) (?:a )?(?:smaller "
-            r"|lower )?(?:micro[- ]?)?batch|(?:increas\w+|rais\w+|larger|bigger"
-            r"|doubl\w+) (?:the )?(?:micro[- ]?)?batch)"
-        ),
-    ),
-    (
-        Hint.COLOCATED,
-        re.compile(
-            r"\b(?:v?llm|sglang|rollout|inference engine|colocat\w*|gpu_memory_utilization|GRPO|PPO)\b", re.IGNORECASE
-        ),
-    ),
-    (Hint.ZOMBIE, re.compile(r"(?i:no such process|zombie|defunct|still occup\w+|not released|\|\s*\(null\)\s*$)")),
-    (
-        Hint.OFFLOADS,
-        re.compile(
-            r"(?i:(?:optimizer|param\w*|cpu|zero|nvme)[-_ ]?off-?load|offload_(?:optimizer|param)"
-            r"|DeepSpeedCPUAdam|cpu_adam)"
-        ),
-    ),
-    (
-        Hint.PAGED_OPTIMIZER,
-        re.compile(r"(?i:paged[_ -](?:\d+ ?-?bit )?(?:adam|optim|lion)|managed memory|unified memory)"),
-    ),
-    (Hint.TIME_LIMIT, re.compile(r"DUE TO TIME LIMIT|DUE TO PREEMPTION|time limit exceeded", re.IGNORECASE)),
-    (
-        Hint.MULTI_RANK,
-        re.compile(
-            r"\b(?:[2-9]|[1-9]\d|[1-9]\d\d)(?: ?x ?(?:[AHVBL]\d|RTX|MI)|[- ]GPUs?\b)"
-            r"|world[_ ]size\W{1,3}(?:[2-9]|\d{2,})|\bDDP\b|nproc_per_node|ProcessGroupNCCL|NCCL (?:INFO"
-            r"|WARN)|local_rank",
-            re.IGNORECASE,
-        ),
-    ),
-    (
-        Hint.ATTENTION,
-        re.compile(
-            r"(?i:attn_weights|attention_scores|query_states, key_states|torch\.(?:matmul|bmm"
-            r"|baddbmm)\(\s*(?:query|q|proj_query)|eager_attention|q\s*@\s*k|query @ key|softmax\(attn"
-            r"|_attn\b|attention_probs|causal_mask)"
-        ),
-    ),
-    (
-        Hint.LOADS_MODEL,
-        re.compile(r"(?i:load\w* (?:the )?(?:model|checkpoint shards|weights)|from_pretrained|before training)"),
-    ),
-    (
-        Hint.DEVICE_IDLE,
-        re.compile(
-            r"(?i:gpus? (?:is |are )?(?:nearly |almost |mostly )?(?:empty|idle|not full|unused)|idle (?:card"
-            r"|gpu|device)|(?:plenty|lots) of (?:free )?(?:gpu )?memory|nothing (?:else )?(?:is )?running)"
-        ),
-    ),
-    (
-        Hint.VARIABLE_SHAPES,
-        re.compile(
-            r"(?i:variable[- ]length|longest (?:batch|sequence|sample)|dynamic (?:batch|length|padding)"
-            r"|varying (?:length|shape)|random(?:ly)? (?:step|iteration|epoch))"
+            r"\bloss\b.{0,12}[\d.]{2,}|\biter(?:ation)?\W{1,3}\d+|\bglobal_step\W{1,3}\d+|\bstep\W{1,3}\d+"
+            r"|it/s\b|s/it\b|tokens/s"
         ),
     ),
 )
@@ -198,17 +81,8 @@ _HINTS: tuple[tuple[Hint, re.Pattern[str]], ...] = (
 
 def marker_of(text: str) -> RunPhase | None:
     """The phase that this line says the run is in; UNKNOWN for a line of the training loop; None for other lines."""
-    for phase, pattern in _MARKERS:
-        if pattern.search(text):
+    text = text[:_MARKER_CHARACTERS].lower()
+    for phase, words, pattern in _MARKERS:
+        if any(word in text for word in words) and pattern.search(text):
             return phase
-    return RunPhase.UNKNOWN if _TRAINING.search(text) else None
-
-
-def hints_in(texts: Iterable[str], *, from_user: bool) -> tuple[HintSeen, ...]:
-    """Each hint at most once, with the text that gave it."""
-    seen: dict[Hint, HintSeen] = {}
-    for text in texts:
-        for hint, pattern in _HINTS:
-            if hint not in seen and pattern.search(text):
-                seen[hint] = HintSeen(hint=hint, text=text.strip()[:200], from_user=from_user)
-    return tuple(seen.values())
+    return None

@@ -28,7 +28,6 @@ _FAILURE_GROUPS: tuple[tuple[bytes, tuple[bytes, ...]], ...] = (
             b"not enough memory",
             b"shared memory",
             b"memory limit",
-            b"CUDA out of",  # rich wraps lines
         ),
     ),
     (
@@ -71,6 +70,7 @@ _FAILURE_GROUPS: tuple[tuple[bytes, tuple[bytes, ...]], ...] = (
     (b"memory access", (b"illegal memory access",)),
 )
 _SINGLE_FAILURES: tuple[bytes, ...] = (
+    b"CUDA out of",  # terminals and rich break lines anywhere
     b"RESOURCE_EXHAUSTED",
     b"_NOT_INITIALIZED",
     b"valid cuDNN algorithm",
