@@ -61,14 +61,16 @@ def draft_plan(job: JobSpec) -> Draft:
         raise explain_empty(space, job)
     estimates = estimate_space(job, space.columns)
     screened = screened_out(estimates)
-    order = _ranked(job, space.columns, estimates, screened=screened)
+    order = best_first(job, space.columns, estimates, screened=screened)
     draft = Draft(job=job, space=space, estimates=estimates, screened=screened, order=order)
     if screened.all():
         raise _nothing_fits(draft)
     return draft
 
 
-def _ranked(job: JobSpec, columns: CandidateColumns, estimates: EstimateColumns, *, screened: BoolColumn) -> IntColumn:
+def best_first(
+    job: JobSpec, columns: CandidateColumns, estimates: EstimateColumns, *, screened: BoolColumn
+) -> IntColumn:
     """By the objective; of equals (on one rank, say, every ZeRO stage takes the same time) the least memory first."""
     score = np.round(utilities(np.log(estimates.tokens_per_s), world_sizes(columns), job.objective), 6)
     return np.lexsort((estimates.device_used_bytes, -score, ~fitting(job, estimates), screened))

@@ -16,6 +16,8 @@ from planner.app.ability import Ability, decide_trials
 from planner.app.draft import Draft, draft_plan, outline_search, search_problem
 from planner.app.emulation import EmulatedEvaluator, Stage
 from planner.app.jobs import read_job
+from planner.app.pin import Pinned, find_pinned
+from planner.app.pin_trial import TriedPin, try_pinned
 from planner.app.progress import Progress, SearchOutline
 from planner.app.requests import PlanRequest, PlanResult
 from planner.app.selection import Selection, choices_by_model, choices_by_trials
@@ -23,7 +25,7 @@ from planner.app.trials import TrialEvaluator, open_pool
 from planner.app.validate import validate_selection
 from planner.app.write import PlanParts, write_plan_folder
 from planner.errors import InputError, NotExpressible, TrialsUnavailable
-from planner.jobfile import dump_job, job_hash
+from planner.jobfile import dump_job, job_hash, parse_pin
 from planner.rundir import RunDir, is_folder, names
 from planner.search import (
     Evaluator,
@@ -54,6 +56,7 @@ class Planning:
     draft: Draft
     problem: SearchProblem
     console: Progress
+    pinned: Pinned | None = None
 
     @property
     def runs_trials(self) -> bool:
@@ -76,6 +79,7 @@ def plan_job(request: PlanRequest, *, console: Progress) -> PlanResult:
 
 
 def _prepare(request: PlanRequest, *, console: Progress) -> Planning:
+    pin = parse_pin(request.pin) if request.pin else None
     console.stage("read the job")
     job, machine = read_job(request)
     ability = decide_trials(job, machine)
@@ -100,6 +104,7 @@ def _prepare(request: PlanRequest, *, console: Progress) -> Planning:
         draft=draft,
         problem=replace(problem, machine_is_shared=shared),
         console=console,
+        pinned=find_pinned(draft, pin) if pin is not None else None,
     )
 
 
@@ -139,11 +144,13 @@ def _plan_in(run_dir: RunDir, planning: Planning) -> PlanResult:
     run_dir.write_text(names.JOB, dump_job(planning.job))
     outline = _outline(planning, done)
     planning.console.search_started(outline)
-    result = None
+    tried = None
     if planning.runs_trials:
-        result = _search(run_dir, planning, done=done, any_left=outline.max_trials > 0)
+        tried = _search(run_dir, planning, done=done, any_left=outline.max_trials > 0)
     planning.console.search_ended()
-    selection, validation = _choose(run_dir, planning, result)
+    selection, validation = _choose(run_dir, planning, tried.result if tried is not None else None)
+    if tried is not None and tried.trial is not None and tried.trial not in selection.trials:
+        selection = replace(selection, trials=(*selection.trials, tried.trial))
     planning.console.stage("write the plan folder")
     parts = PlanParts(
         selection=selection,
@@ -152,6 +159,7 @@ def _plan_in(run_dir: RunDir, planning: Planning) -> PlanResult:
         machine=planning.machine,
         draft=planning.draft,
         trials_note=planning.ability.note,
+        pinned=planning.pinned,
     )
     plan, report, files = write_plan_folder(run_dir, parts)
     return PlanResult(plan_dir=run_dir.path, outline=outline, plan=plan, report=report, files=files)
@@ -171,7 +179,7 @@ def _study_place(run_dir: RunDir, planning: Planning) -> StudyPlace:
     return place
 
 
-def _search(run_dir: RunDir, planning: Planning, *, done: tuple[TrialRecord, ...], any_left: bool) -> SearchResult:
+def _search(run_dir: RunDir, planning: Planning, *, done: tuple[TrialRecord, ...], any_left: bool) -> TriedPin:
     console = planning.console
     place = _study_place(run_dir, planning)
 
@@ -189,7 +197,16 @@ def _search(run_dir: RunDir, planning: Planning, *, done: tuple[TrialRecord, ...
             pool.wait_ready()  # so that the first trial's time is its own
         evaluator = _evaluator(planning, pool=pool, run_dir=run_dir)
         ports = SearchPorts(evaluator=evaluator, place=place, on_trial=keep)
-        return run_search(replace(planning.problem, worker=place.worker), ports=ports, done=done)
+        result = run_search(replace(planning.problem, worker=place.worker), ports=ports, done=done)
+        if planning.pinned is None:
+            return TriedPin(result=result)
+        tried = try_pinned(
+            planning.pinned, result, evaluator=evaluator, run_dir=run_dir, machine=planning.machine.fingerprint
+        )
+        if tried.trial is not None:
+            console.note(f"your layout ({planning.pinned.pin.text}) is trial {tried.trial.number}")
+            console.trial_ended(tried.trial, best=result.choice.winner if result.choice is not None else None)
+        return tried
 
 
 def _evaluator(planning: Planning, *, pool: WarmPool, run_dir: RunDir) -> Evaluator:

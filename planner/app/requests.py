@@ -25,6 +25,7 @@ class PlanRequest:
     time_budget_s: float | None = None
     seed: int | None = None
     storage: str | None = None  # an Optuna storage URL; None: SQLite in the plan folder
+    pin: str = ""  # `axis=value,…`: the user's own layout, to be held against the choice
     join: bool = False  # the study at `storage` was begun by another planner: work on it as one more
     resume: bool = False
     validate: bool = True

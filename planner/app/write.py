@@ -13,6 +13,7 @@ from pathlib import Path
 from planner import __version__
 from planner.app.draft import NUM_SHOWN, Draft, estimate_candidates
 from planner.app.outlook import outlook_of
+from planner.app.pin import Pinned, find_pinned, pinned_layout
 from planner.app.selection import NO_TRIAL, Selection
 from planner.app.trials import deepspeed_version
 from planner.emit import (
@@ -24,7 +25,7 @@ from planner.emit import (
     render_launch,
     render_task_text,
 )
-from planner.jobfile import job_hash
+from planner.jobfile import job_hash, parse_pin
 from planner.redaction import hide_url_passwords
 from planner.report import (
     CandidateRow,
@@ -58,6 +59,7 @@ class PlanParts:
     machine: Machine
     draft: Draft
     trials_note: str
+    pinned: Pinned | None = None
 
 
 def write_plan_folder(run_dir: RunDir, parts: PlanParts) -> tuple[Plan, ReportInput, tuple[Path, ...]]:
@@ -109,6 +111,7 @@ def _plan(parts: PlanParts) -> Plan:
         versions=machine.versions,
         hardware=_hardware(parts),
         machine=machine.fingerprint,
+        pin=parts.pinned.pin.text if parts.pinned is not None else "",
         packages=installed_packages(),
     )
 
@@ -147,6 +150,7 @@ def _nodes(job: JobSpec) -> str:
 def report_input(plan: Plan, selection: Selection, *, draft: Draft, plan_dir: Path) -> ReportInput:
     """What the report is made from."""
     job = draft.job
+    pinned = find_pinned(draft, parse_pin(plan.pin)) if plan.pin else None
     tried_keys = {trial.key for trial in selection.trials}
     tried = _rows(job, selection, tuple({trial.key: trial.candidate for trial in selection.trials}.values()))
     open_rows = (draft.row(int(row)) for row in draft.order[: len(tried_keys) + NUM_SHOWN + 1])
@@ -167,6 +171,9 @@ def report_input(plan: Plan, selection: Selection, *, draft: Draft, plan_dir: Pa
         ),
         config_lines=config_lines(plan.candidate, job=job, deepspeed_version=dict(plan.versions).get("deepspeed", "")),
         outlook=outlook_of(draft),
+        pinned=pinned_layout(draft, pinned, trials=selection.trials, calibration=selection.calibration)
+        if pinned is not None
+        else None,
     )
 
 

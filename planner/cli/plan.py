@@ -46,6 +46,13 @@ def plan(
     storage: Annotated[
         str | None, typer.Option(metavar="URL", help="An Optuna storage; default SQLite in the plan folder.")
     ] = None,
+    pin: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AXIS=VALUE,…",
+            help="Hold a layout of your own against the choice: tensor_parallel_size=8,zero_stage=1.",
+        ),
+    ] = None,
     join: Annotated[
         str | None, typer.Option(metavar="URL", help="Work as one more planner on the study that runs at this storage.")
     ] = None,
@@ -66,6 +73,7 @@ def plan(
     paths = tuple(jobs)
     with run_verb(context, as_json=as_json, quiet=quiet, kept=_kept(context)) as session:
         budget_s = parse_duration_s(time_budget, flag="--time-budget") if time_budget is not None else None
+        _refuse_idle_pin(pin, dry_run=dry_run)
         study_url = _study_url(storage, join, trials=trials)
         requests = tuple(
             PlanRequest(
@@ -78,6 +86,7 @@ def plan(
                 seed=seed,
                 storage=study_url,
                 join=join is not None,
+                pin=pin or "",
                 resume=resume,
                 validate=not no_validate,
                 dry_run=dry_run,
@@ -88,6 +97,15 @@ def plan(
             session.print_json(_plan_one(session, requests[0], debug=debug))
         else:
             _plan_many(session, requests, debug=debug)
+
+
+def _refuse_idle_pin(pin: str | None, *, dry_run: bool) -> None:
+    if pin is not None and (dry_run or not pin.strip()):
+        raise InputError(
+            "--pin has no effect beside --dry-run" if dry_run else "--pin names no layout",
+            why="it holds a layout of your own against the plan's choice",
+            fix="use --trials none for both by the model alone, or write --pin tensor_parallel_size=8,zero_stage=1",
+        )
 
 
 def _study_url(storage: str | None, join: str | None, *, trials: TrialMode | None) -> str | None:

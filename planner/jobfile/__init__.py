@@ -6,6 +6,7 @@ module, `dump_job` writes `job.yaml` of the plan folder, `job_hash` names what d
 
 from planner.jobfile.dump import dump_job, job_hash
 from planner.jobfile.machine import MachineFacts
+from planner.jobfile.pin import Pin, parse_pin
 from planner.jobfile.resolve import JobFile, load_job, resolve_job
 
-__all__ = ["JobFile", "MachineFacts", "dump_job", "job_hash", "load_job", "resolve_job"]
+__all__ = ["JobFile", "MachineFacts", "Pin", "dump_job", "job_hash", "load_job", "parse_pin", "resolve_job"]

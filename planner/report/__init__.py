@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from planner.report.explain import explain_choice
 from planner.report.html import render_html
-from planner.report.input import CandidateRow, ExplainedLine, RejectionRow, ReportInput
+from planner.report.input import CandidateRow, ExplainedLine, PinnedLayout, RejectionRow, ReportInput
 from planner.report.markdown import render_markdown
+from planner.report.pinned import explain_pinned
 from planner.report.sections import build_document
 
 __all__ = [
     "CandidateRow",
     "ExplainedLine",
+    "PinnedLayout",
     "RejectionRow",
     "ReportInput",
     "build_document",
     "explain_choice",
+    "explain_pinned",
     "render_report_html",
     "render_report_markdown",
 ]

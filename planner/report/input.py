@@ -39,6 +39,21 @@ class ExplainedLine:
 
 
 @record
+class PinnedLayout:
+    """The user's own layout beside the choice. `words` as typed. `row` None: rules refuse it (`refusals`). `trial`
+    None: it was not tried, and `screened` says whether because memory cannot suffice. `is_searched`: the job's ranges
+    hold it.
+    """
+
+    words: str
+    row: CandidateRow | None = None
+    trial: TrialRecord | None = None
+    refusals: tuple[RejectionRow, ...] = ()
+    is_searched: bool = False
+    screened: bool = False
+
+
+@record
 class ReportInput:
     """`trials` in the order they ended, `tried` what the model says of their candidates; `untried` the best of the
     others by the model, best first; `screened` the best of those that were not tried because memory cannot suffice.
@@ -55,3 +70,4 @@ class ReportInput:
     rejections: tuple[RejectionRow, ...] = ()
     config_lines: tuple[ExplainedLine, ...] = ()
     outlook: Outlook | None = None
+    pinned: PinnedLayout | None = None

@@ -8,6 +8,7 @@ from planner.report.explain import explain_choice
 from planner.report.input import CandidateRow, ReportInput
 from planner.report.next_steps import next_commands
 from planner.report.outlook import outlook_blocks
+from planner.report.pinned import pinned_blocks
 from planner.report.units import (
     format_bytes,
     format_count,
@@ -32,6 +33,7 @@ def build_document(report: ReportInput) -> Document:
     """Every section of the report, in reading order; sections without anything to say are left out."""
     sections = (
         Section(title="The choice", blocks=tuple(Paragraph(text=text) for text in explain_choice(report))),
+        Section(title="Why not your layout", blocks=pinned_blocks(report)),
         Section(title="What to run next", blocks=next_commands(report)),
         Section(title="What the plan promises", blocks=_promise(report)),
         Section(title="Device memory", blocks=memory_blocks(report)),

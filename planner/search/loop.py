@@ -38,7 +38,7 @@ class Search:
 
     def run(self, done: tuple[TrialRecord, ...]) -> SearchResult:
         """Go on from the `done` trials until there is a reason to stop. Raises Interrupted on Ctrl-C."""
-        trials = trials_of_machine(done, self._problem.machine)
+        trials = self._of_the_space(trials_of_machine(done, self._problem.machine))
         self._taken = {trial.number for trial in done}
         place = self._ports.place
         study = open_study(place, axes=self._guide.axes, truth=self._truth(trials))
@@ -57,6 +57,11 @@ class Search:
                 others.wait()
             else:
                 return self._result(trials, observations, stop)
+
+    def _of_the_space(self, trials: tuple[TrialRecord, ...]) -> tuple[TrialRecord, ...]:
+        """Without those of candidates that the job does not search: somebody's own layout, tried for comparison."""
+        legal = self._problem.legal
+        return trials if legal is None else tuple(one for one in trials if row_of(legal, one) is not None)
 
     def _with_news(self, trials: tuple[TrialRecord, ...], news: tuple[TrialRecord, ...]) -> tuple[TrialRecord, ...]:
         """The trials, with those of others made durable here too. Two folders may have used one number: the later to

@@ -67,4 +67,5 @@ class Plan:
     versions: tuple[tuple[str, str], ...]
     hardware: tuple[tuple[str, str], ...]
     machine: str  # fingerprint of the machine that ran the trials
+    pin: str = ""  # the user's own layout that the choice was held against, as typed
     packages: tuple[str, ...] = ()  # name==version of all that was installed and needed, as in a requirements file
