@@ -28,6 +28,7 @@ from planner.spec import Phase, Precision, TrialTask
 from planner.spec._record import record
 
 RUN_KEY = "planner_run"  # in the checkpoint's client state
+LAYOUT_FILE = "planner_layout.json"  # beside the checkpoints: what has to be known before DeepSpeed reads one
 
 
 @record
@@ -168,18 +169,21 @@ class TrainingSession:
     def save_checkpoint(self, directory: Path | str) -> None:
         """Write DeepSpeed's own checkpoint into the directory; all ranks call it."""
         self._on_phase(Phase.CHECKPOINT_SAVE)
+        if distributed.get_rank() == 0:
+            _write_layout(Path(directory), self._layout_identity())
         self.engine.save_checkpoint(str(directory), client_state={RUN_KEY: self._run_identity()})
 
     def load_checkpoint(self, directory: Path | str) -> bool:
         """Go on from the newest checkpoint in the directory; False when there is none. All ranks call it.
 
-        The next step draws the samples that would have come next. Raises InputError when the checkpoint is gone, or of
-        a run whose samples differ.
+        The next step draws the samples that would have come next. Raises InputError when the checkpoint is gone, of
+        another layout, or of a run whose samples differ.
         """
         self._on_phase(Phase.CHECKPOINT_LOAD)
         if not (Path(directory) / "latest").is_file():
             return False
         _require_whole(Path(directory))
+        _require_same_layout(Path(directory), self._layout_identity())
         path, state = self.engine.load_checkpoint(str(directory))
         if path is None:
             raise _gone(Path(directory))
@@ -194,6 +198,18 @@ class TrainingSession:
             "seq_len": training.seq_len,
             "global_batch_size": training.global_batch_size,
             "data": training.data.path,
+        }
+
+    def _layout_identity(self) -> dict[str, Any]:
+        """What decides how DeepSpeed cuts a checkpoint into files. Without ZeRO data-parallel ranks are alike."""
+        candidate = self._task.candidate
+        layout = candidate.layout
+        return {
+            "zero_stage": candidate.zero_stage,
+            "precision": str(candidate.precision),
+            "tensor_parallel_size": layout.tensor_parallel_size,
+            "stage_layers": list(layout.stage_layers),
+            "data_parallel_size": layout.data_parallel_size if candidate.zero_stage else 1,
         }
 
     def close(self) -> None:
@@ -218,12 +234,36 @@ def _gone(directory: Path) -> InputError:
     )
 
 
-def _require_same_run(saved: dict[str, Any], wanted: dict[str, Any]) -> None:
-    changed = [name for name, value in wanted.items() if name in saved and saved[name] != value]
+def _write_layout(directory: Path, layout: dict[str, Any]) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    draft = directory / f"{LAYOUT_FILE}.draft"
+    draft.write_text(json.dumps(layout) + "\n", encoding="utf-8")
+    draft.replace(directory / LAYOUT_FILE)
+
+
+def _require_same_layout(directory: Path, wanted: dict[str, Any]) -> None:
+    """DeepSpeed 0.19.8 fails on another layout's files with whatever it stumbles over first."""
+    path = directory / LAYOUT_FILE
+    changed = _changes(json.loads(path.read_text(encoding="utf-8")), wanted) if path.is_file() else ""
     if changed:
-        said = ", ".join(f"{name} {saved[name]!r} (now {wanted[name]!r})" for name in changed)
         raise InputError(
-            f"the checkpoint is of a run with another {said}",
+            f"the checkpoint in {directory} is of another layout: {changed}",
+            why="each rank loads the part of weights and optimizer states that it saved",
+            fix="resume with the plan that the checkpoint was made with, or train into another checkpoint folder",
+        )
+
+
+def _changes(saved: dict[str, Any], wanted: dict[str, Any]) -> str:
+    """`seed 1 (now 2), …` of what differs; "" where nothing does."""
+    changed = [name for name, value in wanted.items() if name in saved and saved[name] != value]
+    return ", ".join(f"{name} {saved[name]!r} (now {wanted[name]!r})" for name in changed)
+
+
+def _require_same_run(saved: dict[str, Any], wanted: dict[str, Any]) -> None:
+    changed = _changes(saved, wanted)
+    if changed:
+        raise InputError(
+            f"the checkpoint is of a run with another {changed}",
             why="the samples it has already seen could not be told from those still to come",
             fix="resume with the job's former values, or train into another checkpoint folder",
         )

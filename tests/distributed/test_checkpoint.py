@@ -41,3 +41,11 @@ def test_resume_checkpoint_that_is_gone_is_refused(tmp_path: Path) -> None:
     tasks = {"gone": make_task(model="llama", checkpoint_dir=str(tmp_path))}
     (result,) = run_layouts(tasks, tmp_path / "run")["gone"]
     assert "latest names cannot be found" in result["error"]
+
+
+def test_resume_checkpoint_of_another_layout_is_refused(tmp_path: Path) -> None:
+    common = {"model": "llama", "optimizer": ADAMW, "checkpoint_dir": str(tmp_path / "checkpoints")}
+    tasks = {"begun": make_task(**common, steps=1), "resumed": make_task(**common, zero=2)}
+    results = run_layouts(tasks, tmp_path / "run")
+    assert "error" not in results["begun"][0]
+    assert "of another layout: zero_stage 0 (now 2)" in results["resumed"][0]["error"]
