@@ -66,13 +66,11 @@ class Scanner:
         self._ranks: set[int] = set()
         self._head = HeadReader()
         self._num_bytes = 0
-        self._num_lines = 0
         self._last_start = -1
 
     def feed(self, chunk: bytes, *, is_last: bool = False) -> None:
         """Scan on. After the last chunk nothing more may be fed."""
         self._num_bytes += len(chunk)
-        self._num_lines += chunk.count(b"\n")
         self._head.feed(chunk)
         self._window.feed(chunk, is_last=is_last)
         distinct = distinct_lines(self._window.looked_at())
@@ -203,7 +201,7 @@ class Scanner:
             hints=head.hints,
             settings=head.settings,
             ranks=tuple(sorted(self._ranks | ({self._rank} if self._rank is not None else set()))),
-            num_lines=self._num_lines + (1 if self._num_bytes and not self._window.data.endswith(b"\n") else 0),
+            num_lines=self._window.num_lines(),
             num_bytes=self._num_bytes,
             notes=notes,
         )

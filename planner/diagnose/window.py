@@ -107,3 +107,8 @@ class Window:
     def line_number(self, start: int) -> int:
         """The number in the log, from 1, of the line that begins here."""
         return self._lines_before + self.data.count(b"\n", 0, start) + 1
+
+    def num_lines(self) -> int:
+        """The lines of all that was fed; a last one without an end counts."""
+        ends = self._lines_before + self.data.count(b"\n")
+        return ends + (1 if self.data and not self.data.endswith(b"\n") else 0)
