@@ -87,7 +87,7 @@ def write_files(run_dir: RunDir, files: Iterable[EmittedFile]) -> tuple[Path, ..
 
 def launch_files(job: JobSpec, candidate: Candidate, *, script: str) -> tuple[EmittedFile, ...]:
     """The start script for the job's launcher, named `script`, and what it reads."""
-    made_with = ("planner", *map(hide_url_passwords, sys.argv[1:]))
+    made_with = (Path(sys.argv[0]).name, *map(hide_url_passwords, sys.argv[1:]))  # `plan JOB` and `planner plan JOB`
     paths = LaunchPaths(script=script, python=sys.executable, made_with=made_with)
     return render_launch(job, candidate, launcher=job.launch.launcher, paths=paths)
 

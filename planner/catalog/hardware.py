@@ -85,7 +85,7 @@ def load_cluster_request(name: str, *, folders: Folders | None = None) -> Cluste
 
 
 def read_cluster_file(path: Path, *, folders: Folders | None = None) -> ClusterRequest:
-    """A cluster file of the user's, as `planner probe` writes it."""
+    """A cluster file of the user's."""
     document = read_yaml(path, what="cluster file")
     return cluster_request(validate(ClusterFile, document, what="cluster file"), folders=folders)
 

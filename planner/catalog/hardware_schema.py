@@ -114,7 +114,7 @@ LinkOption = Annotated[LinkChoice, BeforeValidator(_named_or_described)] | None
 
 
 class ClusterFile(NamedFile):
-    """`configs/clusters/<name>.yaml`, and what `planner probe` writes."""
+    """`configs/clusters/<name>.yaml`, and a cluster file of the user's."""
 
     gpu: Annotated[GpuChoice, BeforeValidator(_named_or_described)] = Field(
         description="its GPUs: a catalog name or a description"

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from planner.app.requests import PlanResult
 from planner.cli.outline import outline_lines, outline_tables
-from planner.report import ReportInput, explain_choice, explain_pinned
+from planner.report import ReportInput, explain_cautions, explain_choice, explain_pinned
 from planner.report.next_steps import next_commands
 from planner.report.units import one_line
 from planner.spec.codec import to_plain
@@ -27,6 +27,8 @@ def plan_summary(result: PlanResult) -> tuple[RenderableType, ...]:
     table.add_row("chosen", Text(one_line(chosen), style="bold"))
     table.add_row("why", Text(one_line(lead)))
     table.add_row("memory", Text(one_line(memory)))
+    for place, sentence in enumerate(explain_cautions(result.report)):
+        table.add_row("" if place else "the run", Text(one_line(sentence)))
     for place, sentence in enumerate(explain_pinned(result.report)):
         table.add_row("" if place else "yours", Text(one_line(sentence)))
     for name, passed, detail in _validation_rows(result.report):
@@ -47,6 +49,7 @@ def plan_document(result: PlanResult) -> dict[str, Any]:
         document["key"] = result.plan.key
         document["plan"] = to_plain(result.plan)
         document["explanation"] = list(explain_choice(result.report))
+        document["cautions"] = list(explain_cautions(result.report))
         if result.report.pinned is not None:
             document["pinned"] = {
                 **to_plain(result.report.pinned),

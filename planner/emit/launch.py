@@ -89,7 +89,9 @@ def _deepspeed_environment(job: JobSpec) -> str:
 def _common_slots(
     job: JobSpec, candidate: Candidate, paths: LaunchPaths, shape: NodeShape, program: Program
 ) -> dict[str, str]:
-    options = " [options of python -m planner.runtime.train, such as --steps 10]" if program.in_plan_dir else ""
+    options = (
+        " [options of python -m planner.runtime.train, such as --steps 10, or --resume]" if program.in_plan_dir else ""
+    )
     place = "" if program.in_plan_dir else ", from the folder that the script's path starts from"
     return {
         "header": header(job, candidate, paths, start=f"bash {shlex.quote(paths.script)}{options}{place}"),

@@ -12,6 +12,9 @@ from planner.errors import InputError, NotExpressible, did_you_mean
 from planner.spec import Candidate, CheckpointingKind, JobSpec
 from planner.spec._record import record
 
+# What a start script's header says may follow it.
+TRAINER_OPTIONS = "[options of python -m planner.runtime.train, such as --steps 10, or --resume]"
+
 _SLOT = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")
 SHELL_OPERATORS = frozenset({"|", "||", "&", "&&", ";", "<", ">", ">>", "2>", "2>&1", "&>"})
 _PYTHON = re.compile(r"(.*/)?python[0-9.]*\Z")

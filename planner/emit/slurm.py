@@ -26,7 +26,9 @@ def render_slurm(
     job: JobSpec, candidate: Candidate, paths: LaunchPaths, *, shape: NodeShape, program: Program
 ) -> tuple[EmittedFile, ...]:
     """`launch.sh`, which submits, and `launch/slurm.sbatch`."""
-    options = " [options of python -m planner.runtime.train, such as --steps 10]" if program.in_plan_dir else ""
+    options = (
+        " [options of python -m planner.runtime.train, such as --steps 10, or --resume]" if program.in_plan_dir else ""
+    )
     opening = header(job, candidate, paths, start=f"bash {shlex.quote(paths.script)}{options}, which submits the job")
     stay = not program.in_plan_dir
     submit = fill_skeleton("slurm.sh", header=opening, plan_dir=plan_dir_text(paths, stay=stay))

@@ -5,7 +5,7 @@ Reading the records from a plan folder is `rundir`'s, writing the files is `app`
 
 from __future__ import annotations
 
-from planner.report.explain import explain_choice
+from planner.report.explain import explain_cautions, explain_choice
 from planner.report.html import render_html
 from planner.report.input import CandidateRow, ExplainedLine, PinnedLayout, RejectionRow, ReportInput
 from planner.report.markdown import render_markdown
@@ -19,6 +19,7 @@ __all__ = [
     "RejectionRow",
     "ReportInput",
     "build_document",
+    "explain_cautions",
     "explain_choice",
     "explain_pinned",
     "render_report_html",

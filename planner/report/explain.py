@@ -25,10 +25,31 @@ from planner.spec.kinds import Objective
 from planner.spec.plan import RunnerUp
 from planner.spec.trial import Measured, TrialRecord
 
+# A cause is named when the model sees at least this share of the lead that the trials show.
+_SEEN_FRACTION = 0.5
+
 
 def explain_choice(report: ReportInput) -> tuple[str, str, str]:
     """What was chosen, by how much over the next and why, and how far its memory is from the limit."""
     return explain_winner(report), explain_lead(report), explain_memory(report)
+
+
+def explain_cautions(report: ReportInput) -> tuple[str, ...]:
+    """What a person about to start the run should know: how long all of it takes, and what it will not do."""
+    training, plan = report.job.training, report.plan
+    if report.job.launch.command:
+        return ("The trials ran this model with the reference trainer; your own script was not run.",)
+    whole_s = training.steps * plan.promise.step_time_s
+    gpus = plan.candidate.layout.world_size
+    said = [
+        f"All {format_count(training.steps)} steps of the job take about {format_seconds(whole_s)} "
+        f"({format_count(round(gpus * whole_s / 3600))} device hours)."
+    ]
+    if not training.data.path:
+        said.append("The job names no data (training.data): the run trains on synthetic tokens.")
+    if not training.checkpoint_dir:
+        said.append("The job names no checkpoint folder (training.checkpoint): nothing of the run is saved.")
+    return tuple(said)
 
 
 def explain_winner(report: ReportInput) -> str:
@@ -134,9 +155,15 @@ def _lead(report: ReportInput, runner_up: RunnerUp) -> str:
 
 
 def _saving_clause(report: ReportInput, runner_up: RunnerUp) -> str:
-    theirs = find_estimate(report, runner_up.key)
-    saving = largest_saving(report.plan.estimate.time, theirs.time) if theirs is not None else None
-    if saving is None or lead_fraction(report, runner_up) <= 0:
+    """Where the model sees the lead; nothing when the model does not see most of it, for then it is not the cause."""
+    theirs, ours = find_estimate(report, runner_up.key), report.plan.estimate
+    lead = lead_fraction(report, runner_up)
+    if theirs is None or lead <= 0 or not math.isfinite(lead):
+        return ""
+    saving = largest_saving(ours.time, theirs.time)
+    lead_s = report.plan.promise.step_time_s * lead  # the batch is the same, so the steps differ as the rates do
+    seen_s = theirs.step_time_s - ours.step_time_s
+    if saving is None or seen_s < _SEEN_FRACTION * lead_s:
         return ""
     label, saved_s = saving
     return f"; by the model it saves most on {label} ({format_seconds(saved_s)} a step)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.report.bars import memory_blocks, time_blocks
 from planner.report.document import Block, Column, Document, Paragraph, Section, Table
-from planner.report.explain import explain_choice
+from planner.report.explain import explain_cautions, explain_choice
 from planner.report.input import CandidateRow, ReportInput
 from planner.report.next_steps import next_commands
 from planner.report.outlook import outlook_blocks
@@ -32,7 +32,10 @@ from planner.spec.trial import Measured, TrialRecord
 def build_document(report: ReportInput) -> Document:
     """Every section of the report, in reading order; sections without anything to say are left out."""
     sections = (
-        Section(title="The choice", blocks=tuple(Paragraph(text=text) for text in explain_choice(report))),
+        Section(
+            title="The choice",
+            blocks=tuple(Paragraph(text=text) for text in (*explain_choice(report), *explain_cautions(report))),
+        ),
         Section(title="Why not your layout", blocks=pinned_blocks(report)),
         Section(title="What to run next", blocks=next_commands(report)),
         Section(title="What the plan promises", blocks=_promise(report)),
@@ -76,11 +79,12 @@ def _promise(report: ReportInput) -> tuple[Block, ...]:
     plan, promise, estimate = report.plan, report.plan.promise, report.plan.estimate
     time_kind, memory_kind = str(promise.step_time_kind), str(promise.memory_kind)
     world_size = plan.candidate.layout.world_size
+    mfu = estimate.mfu_fraction * estimate.step_time_s / promise.step_time_s  # of the promised speed, not the model's
     rows = [
         ("time of one optimizer step", format_seconds(promise.step_time_s), time_kind),
         ("speed", format_tokens_per_s(promise.tokens_per_s), time_kind),
         ("speed of one device", format_tokens_per_s(promise.tokens_per_s / world_size), time_kind),
-        ("share of the peak (MFU)", format_fraction(estimate.mfu_fraction), str(estimate.kind)),
+        ("share of the peak (MFU)", format_fraction(mfu), time_kind),
         ("device memory, worst rank", format_bytes(promise.device_used_bytes), memory_kind),
         ("usable device memory", format_bytes(promise.usable_bytes), str(report.job.cluster.gpu.kind)),
         ("host memory of a node", format_bytes(estimate.memory.host_bytes), str(estimate.kind)),

@@ -3,7 +3,7 @@
 # Model llama-3.1-70b, plan tp8-pp4-dp2-z1-mb1-ga32-bf16-none
 # 64 ranks = data 2 x tensor 8 x pipeline 4
 # 64 sequences a step = micro-batch 1 x accumulation 32 x data 2
-# Start: bash launch.sh [options of python -m planner.runtime.train, such as --steps 10]
+# Start: bash launch.sh [options of python -m planner.runtime.train, such as --steps 10, or --resume]
 set -euo pipefail
 
 if [[ -z ${NODE_RANK:-} || -z ${MASTER_ADDR:-} ]]; then

@@ -3,7 +3,7 @@
 # Model tiny-llama-cpu, plan tp1-pp2-dp1-z1-mb2-ga2-fp32-full
 # 2 ranks = data 1 x tensor 1 x pipeline 2
 # 4 sequences a step = micro-batch 2 x accumulation 2 x data 1
-# Start: bash launch.sh [options of python -m planner.runtime.train, such as --steps 10]
+# Start: bash launch.sh [options of python -m planner.runtime.train, such as --steps 10, or --resume]
 set -euo pipefail
 
 # The plan is where this script lies, wherever it was copied to.
