@@ -31,6 +31,7 @@ class StageMessages:
     def __init__(self, task: TrialTask, *, rank: int) -> None:
         self._task = task
         self._rank = rank
+        self._on_device: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
 
     def fill(self, tensor: torch.Tensor) -> None:
         """Write what a neighbour would have sent into the tensor; ValueError when its meaning is not known."""
@@ -40,7 +41,10 @@ class StageMessages:
             content = self._cut
         else:
             raise ValueError(f"a stage waits for {tensor.numel()} integers ({tensor.dtype}) of unknown meaning")
-        tensor[: len(content)].copy_(torch.tensor(content, dtype=tensor.dtype))
+        key = (tensor.dtype, tensor.device)
+        if key not in self._on_device:  # Keep: a copy from the host would have it wait for the device every time
+            self._on_device[key] = torch.tensor(content, dtype=tensor.dtype, device=tensor.device)
+        tensor[: len(content)].copy_(self._on_device[key])
 
     @cached_property
     def _shape(self) -> list[int]:

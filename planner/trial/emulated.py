@@ -28,8 +28,9 @@ from planner.spec._record import record
 from planner.spec.trial import RankReport, TrialTask
 from planner.trial.classify import median_and_spread
 
-# A rank alone is disturbed by no network, so that few steps agree; more are taken while they are quick.
-MIN_STEPS = 2
+# A rank alone is disturbed by no network: its steps agree within half a percent or so, and a step that takes long need
+# not be taken again. More are taken while they are quick.
+MIN_STEPS = 1
 STEPS_BUDGET_S = 12.0
 
 
@@ -88,10 +89,15 @@ def emulated_roles(
 
 
 def _micro_batches(candidate: Candidate, stage: int) -> int:
-    """How many micro-batches of a step are run. Memory is that of all: gradients accumulate from the second on, and
-    1F1B never has more than (stages - stage) in flight. Time is extrapolated, see `recorded_step`."""
+    """How many micro-batches of a step are run. Memory is that of all, time is extrapolated (`recorded_step`).
+
+    Gradients accumulate from the second micro-batch on, and 1F1B never has more than (stages - stage) in flight. ZeRO-3
+    reduces after every micro-batch into a buffer that it made beforehand (DeepSpeed 0.19.8, stage3.py,
+    `grad_partitions_flat_buffer`), so that the first is like all others.
+    """
     in_flight = candidate.layout.pipeline_parallel_size - stage
-    return min(candidate.batch.gradient_accumulation_steps, max(2, in_flight))
+    enough = 1 if candidate.zero_stage == 3 else max(2, in_flight)
+    return min(candidate.batch.gradient_accumulation_steps, enough)
 
 
 def _task(

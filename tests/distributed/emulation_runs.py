@@ -11,15 +11,37 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from planner.spec import DeviceKind, Phase, TrialTask
 from planner.spec.codec import from_plain, to_plain
-from tests.distributed.layouts import ROOT
+from tests.distributed.layouts import ADAMW, ROOT, make_task
 
 STEPS = 3  # the last is compared: ZeRO-3 gathers ahead from the second step on
+
+
+def task_of(axes: dict[str, Any]) -> TrialTask:
+    """A tiny task; ZeRO-3 keeps no parameter whole, so that it has to gather them."""
+    task = make_task("llama", optimizer=ADAMW, **axes)
+    config = json.loads(task.ds_config_json)
+    config["zero_optimization"]["stage3_param_persistence_threshold"] = 0
+    return replace(task, ds_config_json=json.dumps(config))
+
+
+def with_micro_batches(task: TrialTask, count: int) -> TrialTask:
+    """The same task with another number of micro-batches a step."""
+    batch = replace(task.candidate.batch, gradient_accumulation_steps=count)
+    config = json.loads(task.ds_config_json)
+    config |= {"train_batch_size": batch.global_batch_size, "gradient_accumulation_steps": count}
+    return replace(
+        task,
+        training=replace(task.training, global_batch_size=batch.global_batch_size),
+        candidate=replace(task.candidate, batch=batch),
+        ds_config_json=json.dumps(config),
+    )
 
 
 def run_both(

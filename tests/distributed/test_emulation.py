@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from planner.spec import TrialTask
-from tests.distributed.emulation_runs import run_both
-from tests.distributed.layouts import ADAMW, GLOBAL_BATCH_SIZE, make_task
+from tests.distributed.emulation_runs import run_both, task_of, with_micro_batches
+from tests.distributed.layouts import GLOBAL_BATCH_SIZE
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "zero-1 data-2": {"zero": 1, "data": 2},
@@ -21,14 +18,6 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "pipeline-2": {"pipeline": 2, "precision": "bf16"},
     "tensor-2 pipeline-2": {"tensor": 2, "pipeline": 2, "zero": 1},
 }
-
-
-def task_of(axes: dict[str, Any]) -> TrialTask:
-    """A tiny task; ZeRO-3 keeps no parameter whole, so that it has to gather them."""
-    task = make_task("llama", optimizer=ADAMW, **axes)
-    config = json.loads(task.ds_config_json)
-    config["zero_optimization"]["stage3_param_persistence_threshold"] = 0
-    return replace(task, ds_config_json=json.dumps(config))
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +45,10 @@ def test_calls_emulated_rank_equal_the_real_ranks(both: dict[str, Any], layout: 
 def test_bytes_emulated_rank_equal_the_real_ranks(both: dict[str, Any], layout: str) -> None:
     for real, emulated in pairs(both[layout]):
         assert min(real["before update"][part] for part in ("parameters", "gradients", "optimizer")) > 0
-        assert emulated["before update"] == real["before update"]
-        assert emulated["after update"] == real["after update"]
+        for moment in ("before update", "after update"):
+            own = emulated[moment]["live"] - real[moment]["live"]
+            assert 0 <= own < 256  # the integers that a stage is told, kept to be told again
+            assert {**emulated[moment], "live": 0} == {**real[moment], "live": 0}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -74,3 +65,19 @@ def test_losses_emulated_world_of_one_equal_the_real_one(tmp_path: Path) -> None
         real, emulated = ranks["real 0"], ranks["emulated 0"]
         assert emulated == real  # losses, calls, sequences and bytes
         assert real["sequences"] == GLOBAL_BATCH_SIZE
+
+
+def test_bytes_of_few_micro_batches_are_those_of_many(tmp_path: Path) -> None:
+    few_enough = {"zero-3 data-2": 1, "zero-2 data-2": 2, "pipeline-2": 2}
+    tasks = {
+        f"{layout}, {count}": with_micro_batches(task_of(LAYOUTS[layout]), count)
+        for layout, few in few_enough.items()
+        for count in (few, 7)
+    }
+    results = run_both(tasks, emulated=dict.fromkeys(tasks, (0,)), folder=tmp_path, real=False)
+    for layout, few in few_enough.items():
+        short, long = results[f"{layout}, {few}"]["emulated 0"], results[f"{layout}, 7"]["emulated 0"]
+        for moment in ("before update", "after update"):
+            live = [seen[moment].pop("live") for seen in (short, long)]
+            assert live[0] == pytest.approx(live[1], abs=7 * 64)  # each micro-batch leaves a loss
+            assert short[moment] == long[moment]

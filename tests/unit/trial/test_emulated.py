@@ -85,6 +85,11 @@ def test_roles_run_as_many_micro_batches_as_their_memory_depends_on(
     assert [role.task.candidate.batch.gradient_accumulation_steps for role in roles] == expected
 
 
+def test_role_of_zero_3_runs_one_micro_batch_because_all_are_alike() -> None:
+    (role,) = roles_of(replace(candidate_of(data=8, accumulation=64), zero_stage=3))
+    assert role.task.candidate.batch.gradient_accumulation_steps == 1
+
+
 def test_role_runs_the_config_that_would_ship_but_for_the_number_of_micro_batches() -> None:
     candidate = candidate_of(data=4, accumulation=32)
     (role,) = roles_of(candidate)
@@ -100,7 +105,7 @@ def test_role_runs_the_config_that_would_ship_but_for_the_number_of_micro_batche
 def test_steps_timed_are_fewer_the_longer_they_take() -> None:
     assert timed_steps(wanted=5, micro_batch_s=0.01) == 5
     assert timed_steps(wanted=5, micro_batch_s=2.0) == 3
-    assert timed_steps(wanted=5, micro_batch_s=100.0) == 2
+    assert timed_steps(wanted=5, micro_batch_s=100.0) == 1
     assert timed_steps(wanted=1, micro_batch_s=100.0) == 1
 
 
