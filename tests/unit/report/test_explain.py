@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from planner.report import explain_choice
+from planner.report import explain_cautions, explain_choice
 from planner.spec import Objective, Provenance, RunnerUp
 from tests.unit.report.samples import GIB, MIB, cluster_report, make_measured, quickstart_report
 
@@ -72,3 +72,21 @@ def test_memory_above_the_usable_says_by_how_much() -> None:
     promise = dataclasses.replace(report.plan.promise, device_used_bytes=GIB + 100 * MIB)
     over = dataclasses.replace(report, plan=dataclasses.replace(report.plan, promise=promise))
     assert "100 MiB over the limit" in explain_choice(over)[2]
+
+
+def test_cause_that_the_model_does_not_see_is_not_named() -> None:
+    report = quickstart_report()
+    slower = RunnerUp(key=report.plan.runner_up.key, tokens_per_s=400.0, kind=Provenance.MEASURED)  # type: ignore[union-attr]
+    far_ahead = dataclasses.replace(report, plan=dataclasses.replace(report.plan, runner_up=slower))
+    assert "saves most" not in explain_choice(far_ahead)[1]  # the model sees 25 ms of a lead of seconds
+
+
+def test_cautions_say_how_long_all_takes_and_what_the_run_will_not_do() -> None:
+    report = quickstart_report()
+    training = dataclasses.replace(report.job.training, steps=9000, checkpoint_dir="")
+    length, data, checkpoints = explain_cautions(
+        dataclasses.replace(report, job=dataclasses.replace(report.job, training=training))
+    )
+    assert length == "All 9,000 steps of the job take about 60 min 00 s (2 device hours)."
+    assert "synthetic tokens" in data
+    assert "nothing of the run is saved" in checkpoints
