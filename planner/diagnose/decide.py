@@ -15,7 +15,7 @@ from planner.diagnose.records import EventKind, Hint, LogFacts, MemoryEvent, Mod
 from planner.diagnose.rules_bare import decide_bare
 from planner.diagnose.rules_device import decide_device
 from planner.diagnose.rules_host import decide_host, decide_other
-from planner.diagnose.rules_processes import placement_in_tables, strangers_in_tables
+from planner.diagnose.rules_processes import imbalance_in_tables, placement_in_tables, strangers_in_tables
 from planner.diagnose.rules_spikes import growth_words
 from planner.diagnose.situation import Situation
 from planner.diagnose.words import shortened
@@ -30,6 +30,11 @@ _ABOUT_MEMORY = (
     EventKind.DEVICE_ERROR,
     EventKind.LIBRARY_ALLOCATION,
 )
+_MOMENTS = {
+    Hint.SAVES: Cause.CHECKPOINT_SAVE_SPIKE,
+    Hint.RESUMES: Cause.RESUME_SPIKE,
+    Hint.EVALUATES: Cause.EVAL_ACCUMULATION,
+}
 _HOST = (EventKind.HOST_ALLOCATOR, EventKind.SHARED_MEMORY, EventKind.KERNEL_KILL, EventKind.KILLED)
 _OTHER = (EventKind.COLLECTIVE, EventKind.OTHER_FAILURE, EventKind.NONSENSE_SIZE)
 
@@ -95,12 +100,16 @@ def _without_events(facts: LogFacts) -> Verdict:
         return Verdict(
             cause=Cause.LEAK, confidence=round(min(0.9, 0.5 + 0.4 * growth.fit), 2), evidence=growth_words(growth)
         )
-    tables = placement_in_tables(facts) or strangers_in_tables(facts)
+    tables = placement_in_tables(facts) or imbalance_in_tables(facts) or strangers_in_tables(facts)
     if tables is not None:
         return tables
     grows = next((seen for seen in facts.hints if seen.hint is Hint.GROWS), None)
     if grows is not None:
         return Verdict(cause=Cause.LEAK, confidence=0.5, evidence=(f"it is said: {shortened(grows.text)!r}",))
+    moment = next((seen for seen in facts.hints if seen.from_user and seen.hint in _MOMENTS), None)
+    if moment is not None:
+        words = f"it is said: {shortened(moment.text)!r}"
+        return Verdict(cause=_MOMENTS[moment.hint], confidence=0.55, evidence=(words,))
     if not facts.num_bytes:
         return Verdict(cause=Cause.UNKNOWN_NOT_CAPACITY, confidence=0.1, evidence=("there is nothing to read",))
     if facts.has(Hint.TIME_LIMIT):

@@ -19,6 +19,8 @@ _ALLOCATOR = re.compile(
     r"|(?P<asynchronous>Allocation on device (?P<device>\d*)\s*would exceed allowed memory)"
     r"|(?P<bfc>Allocator \((?P<pool>\w+)_bfc\) ran out of memory)"
     r"|(?P<tensorflow>OOM when allocating tensor)"
+    r"|(?P<ascend>EL0004: Failed to allocate memory|(?:aclrt|rt)Malloc.{0,60}[Ff]ail|alloc device memory failed)"
+    r"|(?P<habana>synNoMemory|Allocation failed for size ?:)"
     r"|(?P<jax>RESOURCE_EXHAUSTED: (?:XLA:TPU compile permanent error\. )?(?:Out of memory"
     r"|Ran out of memory|Failed to allocate))"
     r"|(?P<level_zero>Allocation is out of device memory|UR_RESULT_ERROR_OUT_OF_(?:DEVICE_MEMORY|RESOURCES)"
@@ -33,6 +35,7 @@ _BARE = re.compile(
     r"|CUDA error 2 at .{0,300}out of memory|AcceleratorError: .{0,60}out of memory"
     r"|cudaMalloc(?:Async|Managed)? failed: out of memory|Error while calling cudaMalloc\("
 )
+_VGPU_LIMIT = re.compile(r"\bDevice (?P<device>\d{1,3}) OOM (?P<held>\d{1,18}) / (?P<limit>\d{1,18})\b")
 _BITSANDBYTES = re.compile(r"Error out of memory at line \d+ in file (?P<file>\S{0,300})")
 _LIBRARY = re.compile(
     r"(?P<library>CUBLAS|CUDNN|CUSOLVER|CUSPARSE|CUFFT|HIPBLAS|ROCBLAS|MIOPEN|CUTENSOR)_STATUS_ALLOC_FAILED"
@@ -87,6 +90,9 @@ def read_device_text(text: str) -> DeviceText | None:
         backend = "mps" if "Invalid buffer size" in text else "xpu" if "4GB" in text or "UR_" in text else ""
         figures = Figures(requested=find_size(r"Invalid buffer size: {SIZE}", text))
         return DeviceText(kind=EventKind.SINGLE_LIMIT, backend=backend, figures=figures, gpu=_gpu(text))
+    shared = _VGPU_LIMIT.search(text)
+    if shared is not None:
+        return _vgpu(shared)
     native = _BITSANDBYTES.search(text)
     if native is not None:
         return _bitsandbytes(native["file"])
@@ -94,6 +100,13 @@ def read_device_text(text: str) -> DeviceText | None:
     if allocator is not None:
         return _allocator(allocator, text)
     return _without_figures(text)
+
+
+def _vgpu(found: re.Match[str]) -> DeviceText:
+    """A layer that shares a GPU between containers: what this one would then hold, and what it may."""
+    would_hold, limit = int(found["held"]), int(found["limit"])
+    figures = Figures(requested=0, allocated=would_hold, unallocated=0, limit=limit)
+    return DeviceText(kind=EventKind.DEVICE_ALLOCATOR, backend="cuda", figures=figures, gpu=int(found["device"]))
 
 
 def _bitsandbytes(file: str) -> DeviceText:
@@ -125,8 +138,8 @@ def _allocator(found: re.Match[str], text: str) -> DeviceText:
         backend = found["backend"].split()[0].lower()
     elif found["asynchronous"]:
         backend = "cuda-async"
-    elif found["level_zero"]:
-        backend = "xpu"
+    elif found["level_zero"] or found["ascend"] or found["habana"]:
+        backend = "xpu" if found["level_zero"] else "npu" if found["ascend"] else "hpu"
     else:
         backend = "jax" if found["jax"] else "tensorflow"
     figures = _mps_figures(text) if backend == "mps" else _figures(text)

@@ -11,6 +11,7 @@ from planner.diagnose.records import Series
 from planner.spec._record import record
 
 MIN_POINTS = 4
+MIN_PLACES = 30  # where lines name no step: a few lines of an initialisation grow too
 MIN_FIT = 0.80  # R^2 of the line; sawtooths of evaluation and logging leave about so much
 MIN_GROWTH_FRACTION = 0.10  # of the first level
 MIN_GROWTH_BYTES = 64 * 2**20
@@ -43,7 +44,7 @@ def growth_of(series: Series) -> Growth | None:
     step."""
     ordered = sorted((point.step, point.value_bytes) for point in series.points)
     settled = ordered[len(ordered) // 10 :]
-    if len(settled) < MIN_POINTS:
+    if len(settled) < (MIN_POINTS if series.has_steps else MIN_PLACES):
         return None
     slope, offset, fit = _line(settled)
     late = settled[-max(MIN_POINTS - 1, len(settled) // 3) :]

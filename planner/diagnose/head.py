@@ -6,15 +6,17 @@ circumstances of the failure.
 
 from __future__ import annotations
 
-from planner.diagnose.hints import hints_in
+from planner.diagnose.hints import hints_in, peaks_in
 from planner.diagnose.lines import clean
 from planner.diagnose.records import HintSeen, RunSettings, Series
 from planner.diagnose.series_text import read_series
 from planner.diagnose.settings_text import read_settings
+from planner.diagnose.traceback_text import is_header
 from planner.spec._record import record
 
 HEAD_BYTES = 1 << 18
 TAIL_BYTES = 1 << 15
+DOCUMENT_BYTES = 1 << 11  # as long as a note or a small YAML file
 
 
 @record
@@ -40,8 +42,10 @@ class HeadReader:
         is_short = whole_bytes <= HEAD_BYTES
         lines = _lines(self._kept)
         near = lines if is_short else _lines(tail[-TAIL_BYTES:])
+        is_document = whole_bytes <= DOCUMENT_BYTES and not any(map(is_header, lines))
+        peaks = peaks_in("\n".join(lines)) if is_document else ()
         return Head(
-            hints=hints_in(near, from_user=False),
+            hints=(*peaks, *hints_in(near, from_user=False)),
             settings=read_settings(lines),
             series=read_series("\n".join(lines)) if is_short else (),
         )

@@ -146,3 +146,41 @@ def hints_in(texts: Iterable[str], *, from_user: bool) -> tuple[HintSeen, ...]:
             if hint not in seen and pattern.search(text):
                 seen[hint] = HintSeen(hint=hint, text=text.strip()[:200], from_user=from_user)
     return tuple(seen.values())
+
+
+_PHASE_SIZE = re.compile(
+    r"['\"]?(?P<name>[\w ]{0,40}?(?P<phase>train|step|forward|backward|init|scratch|sav|checkpoint"
+    r"|resum|load|restart|eval"
+    r"|valid)[\w ]{0,40})['\"]?\s{0,2}[:=]\s{0,3}['\"]?(?P<size>\d{1,7}(?:\.\d{1,4})?)\s?(?:[GMT]i?B)?\b",
+    re.IGNORECASE,
+)
+_MOMENT_OF = {
+    "sav": Hint.SAVES,
+    "checkpoint": Hint.SAVES,
+    "resum": Hint.RESUMES,
+    "load": Hint.RESUMES,
+    "restart": Hint.RESUMES,
+    "eval": Hint.EVALUATES,
+    "valid": Hint.EVALUATES,
+}
+_HIGHER = 1.1  # so much above training, a moment is the peak
+_SIZE_WORD = re.compile(r"(?:^|[^A-Za-z])(?:[GM]i?B)(?:$|[^A-Za-z])|mem|peak|alloc", re.IGNORECASE)
+_COUNT_WORD = re.compile(r"batch|accum|interval|every|_s(?:teps?)?$|lr|rate|epoch|limit|total|num|size", re.IGNORECASE)
+
+
+def peaks_in(text: str) -> tuple[HintSeen, ...]:
+    """The moment whose memory is above that of training, where a short document lists peaks by moment."""
+    sizes: dict[Hint | None, float] = {}
+    if not _SIZE_WORD.search(text):
+        return ()
+    for found in list(_PHASE_SIZE.finditer(text[:16384]))[:200]:
+        if _COUNT_WORD.search(found["name"]):
+            continue
+        moment = _MOMENT_OF.get(found["phase"].lower())
+        sizes[moment] = max(sizes.get(moment, 0.0), float(found["size"]))
+    training = sizes.pop(None, 0.0)
+    above = [(size, moment) for moment, size in sizes.items() if moment is not None and 0 < training * _HIGHER <= size]
+    if not above:
+        return ()
+    size, moment = max(above, key=lambda pair: pair[0])
+    return (HintSeen(hint=moment, text=f"its peak of {size:g} is above the {training:g} of training", from_user=True),)

@@ -41,13 +41,16 @@ _FAILURE_GROUPS: tuple[tuple[bytes, tuple[bytes, ...]], ...] = (
             b"cudaHostAlloc",
             b"hipHostMalloc",
             b"Failed to CUDA",
+            b"Failed to allocate memory",
+            b"device memory failed",
+            b"Allocation failed",
         ),
     ),
     (b"ALLOC", (b"ALLOC_FAILED", b"ALLOCATION_FAILED", b"OUT_OF_")),
     (b"OUT_OF_", (b"OUT_OF_",)),
     (b"illed", (b"Killed", b": killed", b"killed by signal", b"killed due to")),
     (b"oom", (b"oom-kill", b"oom_kill", b"oom_reaper")),
-    (b"OOM", (b"OOM Killed", b"OOMKilled")),
+    (b"OOM", (b"OOM Killed", b"OOMKilled", b" OOM ")),
     (b"SIG", (b"SIGKILL", b"SIGBUS")),
     (
         b"xit",
@@ -72,6 +75,8 @@ _FAILURE_GROUPS: tuple[tuple[bytes, tuple[bytes, ...]], ...] = (
 _SINGLE_FAILURES: tuple[bytes, ...] = (
     b"CUDA out of",  # terminals and rich break lines anywhere
     b"RESOURCE_EXHAUSTED",
+    b"Malloc",
+    b"synNoMemory",
     b"_NOT_INITIALIZED",
     b"valid cuDNN algorithm",
     b"Invalid buffer size",
@@ -92,7 +97,7 @@ _SINGLE_FAILURES: tuple[bytes, ...] = (
 TRACEBACKS: tuple[bytes, ...] = (b"Traceback (most recent call last)",)
 TABLES: tuple[bytes, ...] = (b"MiB |", b" MB |", b"used_gpu_memory", b"used_memory")
 # Counters of memory over time: a few lines of every chunk are read.
-SAMPLES: tuple[bytes, ...] = (b"mem", b"Mem", b"llocated", b"Max_MA")
+SAMPLES: tuple[bytes, ...] = (b"mem", b"Mem", b"llocated", b"Max_MA", b"rss", b"VRAM")
 HOST_SAMPLES: tuple[bytes, ...] = (b"CPU Virtual Memory",)
 
 FAILURES: tuple[bytes, ...] = tuple(

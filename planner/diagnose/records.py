@@ -125,6 +125,7 @@ class Series:
     rank: int | None
     is_host: bool
     points: tuple[SeriesPoint, ...]
+    has_steps: bool = True  # False: `step` is a place in the log
 
 
 @record

@@ -8,7 +8,7 @@ from planner.diagnose.arithmetic import shares_of
 from planner.diagnose.causes import Cause
 from planner.diagnose.records import EventKind, Hint, RunPhase, Verdict
 from planner.diagnose.rules_filling import capacity
-from planner.diagnose.rules_processes import placement_in_tables, strangers_in_tables
+from planner.diagnose.rules_processes import imbalance_in_tables, placement_in_tables, strangers_in_tables
 from planner.diagnose.rules_spikes import eval_accumulation, leak, resume_spike, save_spike
 from planner.diagnose.situation import Situation
 
@@ -115,7 +115,8 @@ def _nominal(situation: Situation) -> str:
 
 def _device_error(situation: Situation) -> Verdict:
     """The driver's bare error: the phase and the surroundings are all there is."""
-    tables = placement_in_tables(situation.facts) or strangers_in_tables(situation.facts)
+    facts = situation.facts
+    tables = placement_in_tables(facts) or imbalance_in_tables(facts) or strangers_in_tables(facts)
     if tables is not None and tables.cause is Cause.RANK_PLACEMENT:
         return situation.verdict(tables.cause, tables.confidence, *tables.evidence)
     if situation.said(Hint.WSL) or situation.said(Hint.PAGED_OPTIMIZER):

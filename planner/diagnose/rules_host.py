@@ -5,6 +5,7 @@ from __future__ import annotations
 from planner.diagnose.arithmetic import shares_of
 from planner.diagnose.causes import Cause
 from planner.diagnose.records import EventKind, Hint, ProcessMemory, RunPhase, Verdict
+from planner.diagnose.rules_bare import pinned, pins_memory
 from planner.diagnose.rules_spikes import leak
 from planner.diagnose.situation import Situation
 from planner.diagnose.words import shortened, size
@@ -12,6 +13,7 @@ from planner.diagnose.words import shortened, size
 # What DeepSpeed's CPU offload keeps per parameter of the node's shards: fp32 master, momentum, variance (12), fp32
 # gradients (4), and pinned 16-bit copies on top. runtime/zero/stage_1_and_2.py.
 _OFFLOAD_BYTES_LEAST, _OFFLOAD_BYTES_MOST = 12, 16
+_SURE_LEAK = 0.8  # measured over the steps; what is only said contributes
 _ONE_RANK_RATIO = 4.0  # one process that much larger than the next is gathering for all
 
 
@@ -29,6 +31,9 @@ def decide_host(situation: Situation) -> Verdict:
             _text(situation),
             also=(Cause.HOST_RAM,),
         )
+    if grows is not None and grows.confidence >= _SURE_LEAK:
+        words = (*grows.evidence, *_kind_words(situation))
+        return situation.verdict(Cause.LEAK, grows.confidence, *words, also=(Cause.HOST_RAM,))
     also = [cause for phase, cause in _MOMENTS.items() if situation.event.phase is phase]
     if grows is not None:
         also.append(Cause.LEAK)
@@ -160,6 +165,8 @@ def _moment_words(situation: Situation) -> tuple[str, ...]:
 def decide_other(situation: Situation) -> Verdict:
     """The verdict on a failure that is not one of memory."""
     event = situation.event
+    if "CUDA error" in event.text and pins_memory(situation):
+        return pinned(situation)
     nonsense = [other for other in situation.facts.events if other.kind is EventKind.NONSENSE_SIZE]
     evidence = [f"the first failure is {_what(situation)}: {_text(situation)}"]
     if nonsense:

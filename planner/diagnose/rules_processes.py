@@ -12,6 +12,7 @@ from planner.diagnose.situation import Situation
 from planner.diagnose.words import size
 
 _CONTEXT_ALONE_BYTES = 2 * GIB  # a process with so little has hardly more than its context there
+_NEARLY_FULL, _HALF_EMPTY = 0.85, 0.75
 _ALIKE_RATIO = 1.35  # ranks of one job hold about the same
 
 
@@ -100,6 +101,26 @@ def placement_in_tables(facts: LogFacts) -> Verdict | None:
 
 def _users(facts: LogFacts, gpu: int) -> int:
     return sum(process.gpu == gpu for process in facts.processes)
+
+
+def imbalance_in_tables(facts: LogFacts) -> Verdict | None:
+    """The first device full, the others half empty: everything is gathered or loaded there (DataParallel, `cuda:0`)."""
+    uses = facts.device_use
+    if len(uses) < 2 or not all(total for _, total in uses):
+        return None
+    first, rest = uses[0], uses[1:]
+    fullest = max(taken for taken, _ in rest)
+    if first[0] < _NEARLY_FULL * first[1] or not 0 < fullest <= _HALF_EMPTY * first[0]:
+        return None
+    return Verdict(
+        cause=Cause.RANK_PLACEMENT,
+        confidence=0.6,
+        evidence=(
+            f"device 0 holds {size(first[0])} of {size(first[1])}, no other more than "
+            f"{size(fullest)}: what belongs to all "
+            "is gathered or loaded on the first",
+        ),
+    )
 
 
 def strangers_in_tables(facts: LogFacts) -> Verdict | None:

@@ -162,10 +162,12 @@ class Scanner:
             if needle not in distinct:
                 continue
             for position in window.spread(needle, count=SAMPLES_PER_CHUNK):
-                use = host_use_of(clean(window.line(window.line_start(position))))
+                start = window.line_start(position)
+                line = read_line(window.line(start))
+                use = host_use_of(line.text)
                 if use is not None:
                     self._host_use = [*self._host_use[:1], use]
-                    self._series.add("host memory", None, float(window.offset + position), float(use.used_bytes), True)
+                    self._series.read(line, place=float(window.offset + start))
 
     def _read_tracebacks(self, distinct: bytes) -> None:
         for needle in TRACEBACKS:

@@ -11,6 +11,7 @@ import re
 from planner.diagnose.lines import Line
 from planner.diagnose.records import HostUse, Series, SeriesPoint
 from planner.diagnose.sizes import size_bytes
+from planner.spec._record import record
 
 MAX_SERIES = 256
 MAX_POINTS = 512  # of one series; when full, every other point goes
@@ -18,7 +19,7 @@ MAX_POINTS = 512  # of one series; when full, every other point goes
 _UNIT = r"[kKMGT]i?B|[MG]\b|bytes"
 # Keep: every repetition is bounded and its parts cannot overlap, so that no line makes the search slow.
 _MEMORY = re.compile(
-    r"(?P<name>(?:mem(?:ory)?|alloc(?:ated)?|reserved|active)(?![a-z])[\w/.]{0,24})"
+    r"(?P<name>(?:mem(?:ory)?|alloc(?:ated)?|reserved|active|rss|vram)(?![a-z])[\w/.]{0,24})"
     r"(?: ?[(\[](?P<key_unit>[kKMGT]i?B)[)\]])?['\"]?(?: [A-Za-z]{1,12}){0,4} ?[:=| ][ \t]{0,3}['\"]?"
     r"(?P<value>\d{1,15}(?:\.\d{1,9})?) ?(?P<unit>" + _UNIT + r")?",
     re.IGNORECASE,
@@ -28,7 +29,7 @@ _KEY_UNIT = re.compile(r"(?:^|[_/.])(?P<unit>[kmgt]i?b|gigabytes|megabytes)$", r
 _LINE_UNIT = re.compile(r"memory \((?P<unit>[kMGT]i?B)\)")  # Megatron: one unit for all counters of the line
 _BARE_MEBIBYTES = re.compile(r"memory \d{3,7}")  # mmengine: `memory: 5213`
 _FREE = re.compile(r"free|avail|limit|total|capacity|fraction|percent|util|headroom|bandwidth", re.IGNORECASE)
-_HOST = re.compile(r"cpu|host|\brss\b|ram\b|virtual|system", re.IGNORECASE)
+_HOST = re.compile(r"cpu|host|rss|(?<!v)ram\b|virtual|system", re.IGNORECASE)
 _STEP = re.compile(
     r"\b(?:global[_ ]step|step|iter(?:ation)?|batch|it|update"
     r"|num_updates)['\"]?\s{0,3}(?:[:=#]\s{0,3}|\s)['\"]?[\[(]?\s{0,4}(?P<step>\d{1,12})",
@@ -42,38 +43,44 @@ _DEEPSPEED = re.compile(r"\bMA (?P<live>\d+(?:\.\d+)?) ?GB\s+Max_MA (?P<peak>\d+
 _NO_COUNTER = re.compile(r"Tried to allocate|out of memory|total-vm|already allocated", re.IGNORECASE)
 
 
+@record
+class _Key:
+    """One counter of one rank; with steps of its own, or placed by where its lines stand."""
+
+    name: str
+    rank: int | None
+    is_host: bool
+    has_steps: bool
+
+
 class SeriesCollector:
     """Points of many series, bounded. `place` stands in for a step where the line names none."""
 
     def __init__(self) -> None:
-        self._points: dict[tuple[str, int | None, bool], list[tuple[float, float]]] = {}
-        self._strides: dict[tuple[str, int | None, bool], int] = {}
-        self._seen: dict[tuple[str, int | None, bool], int] = {}
+        self._points: dict[_Key, list[SeriesPoint]] = {}
+        self._strides: dict[_Key, int] = {}
+        self._seen: dict[_Key, int] = {}
 
     def read(self, line: Line, *, place: float) -> None:
         """Take the counters of one line."""
         if _NO_COUNTER.search(line.text):
             return
         step = step_of(line.text)
-        for name, value, is_host in counters_of(line.text):
-            self.add(
-                name if step is not None else f"{name} by place",
-                line.rank,
-                step if step is not None else place,
-                value,
-                is_host,
-            )
+        use = host_use_of(line.text)
+        counters = [("host memory", float(use.used_bytes), True)] if use is not None else counters_of(line.text)
+        for name, value, is_host in counters:
+            key = _Key(name=name, rank=line.rank, is_host=is_host, has_steps=step is not None)
+            self._add(key, SeriesPoint(step=place if step is None else step, value_bytes=value))
 
-    def add(self, name: str, rank: int | None, step: float, value: float, is_host: bool) -> None:
+    def _add(self, key: _Key, point: SeriesPoint) -> None:
         """Add one point; a full series is thinned and from then on takes fewer."""
-        key = (name, rank, is_host)
         if key not in self._points and len(self._points) >= MAX_SERIES:
             return
         points = self._points.setdefault(key, [])
         stride = self._strides.setdefault(key, 1)
         self._seen[key] = self._seen.get(key, 0) + 1
         if self._seen[key] % stride == 0 or stride == 1:
-            points.append((step, value))
+            points.append(point)
         if len(points) > MAX_POINTS:
             del points[1::2]
             self._strides[key] = 2 * stride
@@ -81,13 +88,8 @@ class SeriesCollector:
     def series(self) -> tuple[Series, ...]:
         """All series with at least three points."""
         return tuple(
-            Series(
-                name=name,
-                rank=rank,
-                is_host=is_host,
-                points=tuple(SeriesPoint(step=step, value_bytes=value) for step, value in points),
-            )
-            for (name, rank, is_host), points in self._points.items()
+            Series(name=key.name, rank=key.rank, is_host=key.is_host, points=tuple(points), has_steps=key.has_steps)
+            for key, points in self._points.items()
             if len(points) >= 3
         )
 
