@@ -29,7 +29,7 @@ def format_bytes(size_bytes: float) -> str:
 
 
 def format_seconds(duration_s: float) -> str:
-    """`15.0 µs`, `412 ms`, `1.23 s`, `2 min 05 s`, `3 h 20 min`."""
+    """`15.0 µs`, `412 ms`, `1.23 s`, `2 min 05 s`, `3 h 20 min`, `23.6 days`."""
     if not math.isfinite(duration_s):
         return str(duration_s)
     if 0 < abs(duration_s) < 0.9995e-4:
@@ -42,7 +42,7 @@ def format_seconds(duration_s: float) -> str:
     if minutes < 100:
         return f"{minutes} min {seconds:02d} s"
     hours, minutes = divmod(round(duration_s / 60), 60)
-    return f"{hours} h {minutes:02d} min"
+    return f"{hours} h {minutes:02d} min" if hours < 100 else f"{_short(duration_s / 86_400)} days"
 
 
 def format_duration_limit(duration_s: float) -> str:
