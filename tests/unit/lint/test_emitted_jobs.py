@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from planner.app.jobs import trace_factory
 from planner.emit import render_ds_config_text
 from planner.jobfile import load_job, resolve_job
 from planner.lint import lint_document, read_document
@@ -21,7 +22,8 @@ PLANNED_FOR = [release for release in RELEASES if release >= "0.19.6"]
 
 @pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
 def test_example_jobs_configurations_have_no_findings(path: Path) -> None:
-    job = resolve_job(load_job(path))
+    job_file = load_job(path)
+    job = resolve_job(job_file, traced=trace_factory(job_file) if job_file.factory else None)
     columns = enumerate_candidates(job).columns
     assert len(columns) > 0
     step = max(1, len(columns) // SAMPLES)
