@@ -61,7 +61,7 @@ _HINTS: tuple[tuple[Hint, re.Pattern[str]], ...] = (
         Hint.GROWS,
         re.compile(
             r"(?i:(?:memory|usage|vram|ram|gpu use|rss|consumption)(?: \w+){0,3} (?:keeps? |steadily "
-            r"|slowly |gradually |constantly |continually |linearly )?(?:grow\w*|increas\w+|climb\w*"
+            r"|slowly |gradually |constantly |continually |linearly )?(?:grow\w*|increas\w+|accumulat\w+|climb\w*"
             r"|ris(?:es|ing)|creep\w*|leak\w*)\b(?!.{0,30}batch size)"
             r"|memory leak|leak(?:s|ing)? memory|(?:grow\w*|increas\w+|climb\w*|ris(?:es"
             r"|ing)) (?:\w+ ){0,3}(?:every|each|with each|per|over|from) (?:step|iteration|epoch|batch|\d)"
@@ -72,13 +72,15 @@ _HINTS: tuple[tuple[Hint, re.Pattern[str]], ...] = (
     (
         Hint.SMALLER_BATCH_RUNS,
         re.compile(
-            r"(?i:batch[ _-]?size (?:of )?\d+ (?:runs|works|fits|is (?:fine|ok))|batch \d+ (?:runs|works"
-            r"|fits)|(?:smaller|lower(?:ing)?|reduc\w+"
-            r"|decreas\w+) (?:the )?(?:micro[- ]?)?batch(?:[ _-]?size)?.{0,40}(?:works?|helps?|fix\w*|runs?"
-            r"|fits|solved|resolved)"
-            r"|(?:works?|runs?|fits) (?:\w+ ){0,3}(?:with|at) (?:a )?(?:smaller "
-            r"|lower )?(?:micro[- ]?)?batch|(?:increas\w+|rais\w+|larger|bigger"
-            r"|doubl\w+) (?:the )?(?:micro[- ]?)?batch)"
+            r"(?i:batch(?:[ _-]?size)? (?:of )?\d+ (?:runs|works|fits|trains|is (?:fine|ok))"
+            r"|(?:smaller|lower(?:ing|ed)?|reduc\w+|decreas\w+|halv\w+) (?:the |my )?(?:micro[- ]?)?batch"
+            r"(?:[ _-]?size)?"
+            r".{0,40}(?:works?|helps?|helped|fix\w*|runs?|ran|fits|solved|resolved|\bok\b)"
+            r"|batch[ _-]?(?:size)? ?/ ?2.{0,20}(?:solved|works|runs|fits)"
+            r"|(?:works?|runs?|fits) (?:\w+ ){0,3}(?:with|at|up to) (?:a )?(?:smaller |lower )?(?:micro[- ]?)?batch"
+            r"|(?:increas\w+|rais\w+|larger|bigger|doubl\w+) (?:the )?(?:micro[- ]?)?batch"
+            r"|batch(?:[ _-]?size)? (?:of )?\d+ (?:\w+ ){0,2}(?:ooms?|fails|runs out|does not|doesn't)"
+            r"|(?:above|over|beyond) (?:micro[- ]?)?batch)"
         ),
     ),
     (

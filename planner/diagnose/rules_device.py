@@ -7,7 +7,7 @@ message itself proves to what is left over:
     nominal and usable    T < 0.9 N (N nominal), and the request would have fitted into N
     single allocation     r of gigabytes, F >= r: no shortage, so one block may not be so large
     rank placement        several of this job's processes on one device
-    other process         O covers the request: F + U + O >= r, and O is a real share of T
+    other process         O covers the request: F + U + O >= r, and O is a real share of T (10 % or 2 GiB)
     contradiction         F much larger than r: no shortage, cause not in the message
     leak                  a counter grows with the steps
     spikes                saving, resuming, evaluating
@@ -39,9 +39,11 @@ _NOMINAL_FRACTION = 0.90  # ECC and the driver take up to 7 % of the label (A10G
 _SINGLE_BYTES, _SINGLE_FRACTION = 4 * GIB, 0.2
 _SINGLE_XPU_BYTES = 4 * GIB - 1  # Level Zero's and OpenCL's default limit of one allocation is 2^32 bytes
 _FOREIGN_FRACTION, _FOREIGN_BYTES = 0.10, 2 * GIB  # either makes other processes worth naming as the cause
+_FOREIGN_LEAST_BYTES = GIB // 2  # a desktop and the rounding of contexts on small cards
 _FREE_MARGIN_BYTES, _FREE_MARGIN_FRACTION = 512 * MIB, 0.03
 # Idle cache that is noise: a healthy run keeps 1 to 2 % in half-used blocks.
 _IDLE_FRACTION, _IDLE_OF_REQUEST, _IDLE_LOADING_FRACTION = 0.02, 0.5, 0.05
+_IDLE_LEAST_BYTES = 192 * MIB  # rests of a few 20 MiB segments, on any device
 _ASYNC_IDLE_FRACTION = 0.10
 
 
@@ -123,7 +125,7 @@ def other_process(situation: Situation, shares: Shares) -> Verdict | None:
     foreign, total, request = shares.foreign, shares.total, shares.request
     if not foreign or total is None or request is None or situation.event.backend == "cuda-async":
         return None
-    if foreign < min(_FOREIGN_FRACTION * total, _FOREIGN_BYTES) or foreign < 0.04 * total:
+    if foreign < max(min(_FOREIGN_FRACTION * total, _FOREIGN_BYTES), _FOREIGN_LEAST_BYTES):
         return None
     if (shares.free or 0) + (shares.idle or 0) + foreign < request:
         return None
@@ -181,7 +183,7 @@ def contradiction(situation: Situation, shares: Shares) -> Verdict | None:
 
 
 def fragmentation(situation: Situation, shares: Shares) -> Verdict | None:
-    """Idle cache that is not in one piece: F + U >= r, with U at least 2 % of T and half the request.
+    """Idle cache that is not in one piece: F + U >= r, with U at least 2 % of T, 192 MiB and half the request.
 
     Below that, idle memory is the noise of a full device and defragmenting gains nothing. While a model is loaded, 5 %
     are asked for. cudaMallocAsync does not tell U; there T - F - A takes its place, from 10 % of T on.
@@ -195,7 +197,7 @@ def fragmentation(situation: Situation, shares: Shares) -> Verdict | None:
     loads = situation.event.phase in (RunPhase.BUILD_MODEL, RunPhase.START)
     least = _IDLE_LOADING_FRACTION if loads else _IDLE_FRACTION
     room = (shares.free or 0) + idle
-    if room < request or idle < least * total or idle < _IDLE_OF_REQUEST * request:
+    if room < request or idle < max(least * total, _IDLE_LEAST_BYTES, _IDLE_OF_REQUEST * request):
         return None
     evidence = [
         f"{size(idle)} ({share(idle / total)} of the device) are reserved and idle, {size(shares.free or 0)} are free: "

@@ -22,16 +22,18 @@ _DISAGREEMENT = 1.4
 def batch_too_large(situation: Situation, shares: Shares) -> Verdict | None:
     """The micro-batch's activations: the model says so, a user says so, or the request is of their size."""
     model, request, total = situation.model, shares.request, shares.total
-    if situation.micro_batch_size == 1 or (request and total and request >= _ONE_TENSOR_FRACTION * total):
-        return None
     tensor = match_tensor(request, model)
-    if (tensor is not None and tensor.is_quadratic) or square_of_sequence(situation):
+    if situation.micro_batch_size == 1 or (tensor is not None and tensor.is_quadratic) or square_of_sequence(situation):
+        return None
+    smaller = next((seen for seen in situation.facts.hints if seen.hint is Hint.SMALLER_BATCH_RUNS), None)
+    if smaller is not None:
+        return situation.verdict(
+            Cause.BATCH_TOO_LARGE, 0.75, f"it is said: {shortened(smaller.text)!r}", *_full(shares)
+        )
+    if request and total and request >= _ONE_TENSOR_FRACTION * total:
         return None
     if model is not None and situation.micro_batch_size > 1 and situation.event.phase not in _BEFORE_TRAINING:
         return _by_model(situation, model, tensor)
-    smaller = next((seen for seen in situation.facts.hints if seen.hint is Hint.SMALLER_BATCH_RUNS), None)
-    if smaller is not None:
-        return situation.verdict(Cause.BATCH_TOO_LARGE, 0.75, f"it is said: {shortened(smaller.text)!r}")
     computes = situation.event.phase in (RunPhase.FORWARD, RunPhase.BACKWARD)
     if not computes or not request or not total or request < _ACTIVATION_FRACTION * total:
         return None

@@ -13,7 +13,7 @@ from planner.diagnose.words import shortened, size
 # What DeepSpeed's CPU offload keeps per parameter of the node's shards: fp32 master, momentum, variance (12), fp32
 # gradients (4), and pinned 16-bit copies on top. runtime/zero/stage_1_and_2.py.
 _OFFLOAD_BYTES_LEAST, _OFFLOAD_BYTES_MOST = 12, 16
-_SURE_LEAK = 0.8  # measured over the steps; what is only said contributes
+_SURE_LEAK = 0.6  # measured over the steps, or seen by the user; what a log's words say only contributes
 _ONE_RANK_RATIO = 4.0  # one process that much larger than the next is gathering for all
 
 
