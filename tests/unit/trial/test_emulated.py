@@ -25,6 +25,7 @@ from planner.spec import (
     RankReport,
     TimedOut,
 )
+from planner.spec.codec import from_plain, to_plain
 from planner.trial.emulated import (
     Basis,
     EmulatedRole,
@@ -235,3 +236,9 @@ def test_outcome_on_another_device_has_its_time_computed_and_its_memory_emulated
 def test_spread_is_that_of_the_steps_seen_relative_to_them() -> None:
     outcome = outcome_of(Basis())
     assert outcome.step_time_spread_s / outcome.step_time_s == pytest.approx(1.4826 * 0.1 / 2.5)
+
+
+def test_outcome_survives_the_trial_log() -> None:
+    outcome = outcome_of(Basis(compute_scale=2.0, time_kind=Provenance.COMPUTED))
+    line = json.dumps(to_plain(outcome))
+    assert from_plain(Measured, json.loads(line)) == outcome
