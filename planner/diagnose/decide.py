@@ -106,6 +106,9 @@ def _without_events(facts: LogFacts) -> Verdict:
     grows = next((seen for seen in facts.hints if seen.hint is Hint.GROWS), None)
     if grows is not None:
         return Verdict(cause=Cause.LEAK, confidence=0.5, evidence=(f"it is said: {shortened(grows.text)!r}",))
+    if facts.has(Hint.SHARED_DEVICE):
+        words = next(seen.text for seen in facts.hints if seen.hint is Hint.SHARED_DEVICE)
+        return Verdict(cause=Cause.RANK_PLACEMENT, confidence=0.55, evidence=(f"it is said: {shortened(words)!r}",))
     moment = next((seen for seen in facts.hints if seen.from_user and seen.hint in _MOMENTS), None)
     if moment is not None:
         words = f"it is said: {shortened(moment.text)!r}"

@@ -6,11 +6,13 @@ circumstances of the failure.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from planner.diagnose.hints import hints_in, peaks_in
 from planner.diagnose.lines import clean
 from planner.diagnose.records import HintSeen, RunSettings, Series
 from planner.diagnose.series_text import read_series
-from planner.diagnose.settings_text import read_settings
+from planner.diagnose.settings_text import nominal_in_words, read_settings
 from planner.diagnose.traceback_text import is_header
 from planner.spec._record import record
 
@@ -54,7 +56,10 @@ class HeadReader:
 def read_note(note: str) -> Head:
     """What a user's own words say."""
     lines = note.splitlines() or [note]
-    return Head(hints=hints_in(lines, from_user=True), settings=read_settings(lines), series=read_series(note))
+    settings = read_settings(lines)
+    if not settings.nominal_bytes:
+        settings = replace(settings, nominal_bytes=nominal_in_words(note))
+    return Head(hints=hints_in(lines, from_user=True), settings=settings, series=read_series(note))
 
 
 def _lines(data: bytes) -> list[str]:

@@ -131,6 +131,13 @@ _HINTS: tuple[tuple[Hint, re.Pattern[str]], ...] = (
         ),
     ),
     (
+        Hint.SHARED_DEVICE,
+        re.compile(
+            r"(?i:(?:additional|extra|other ranks'?|too many) processes (?:\w+ ){0,3}on (?:gpu ?0|cuda:0|the first)"
+            r"|(?:every|each|all) (?:the )?(?:process\w*|ranks?|workers?).{0,40}(?:gpu ?0|cuda:0|same (?:gpu|device)))"
+        ),
+    ),
+    (
         Hint.VARIABLE_SHAPES,
         re.compile(
             r"(?i:variable[- ]length|longest (?:batch|sequence|sample)|dynamic (?:batch|length|padding)"

@@ -14,7 +14,8 @@ from planner.diagnose.sizes import find_size, size_bytes
 from planner.spec._record import record
 
 _SHARED = re.compile(
-    r"insufficient shared memory|out of shared memory|shared memory limit"
+    r"posix_fallocate failed|shm\.h:\d+ NCCL WARN|shared memory segment nccl"
+    r"|insufficient shared memory|out of shared memory|shared memory limit"
     r"|unable to open shared memory object|unable to write to file </torch_|unable to resize file <?/?torch_"
     r"|(?:Bus error|bus error|SIGBUS)|Error while creating shared memory segment"
     r"|/dev/shm/nccl-\S{0,80}.{0,40}(?:size|No space)"

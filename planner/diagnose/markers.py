@@ -44,10 +44,11 @@ _MARKERS: tuple[tuple[RunPhase, tuple[str, ...], re.Pattern[str]], ...] = (
     ),
     (
         RunPhase.EVALUATION,
-        ("evaluat", "validati", "prediction", "sanity"),
+        ("evaluat", "valid", "prediction", "sanity", "(val", "(eval"),
         re.compile(
             r"\*+ running (?:evaluation|prediction|validation)|\brunning (?:evaluation|validation)"
-            r"|^\W*evaluating\b|^\W*validati(?:ng|on)\b.{0,40}\d+/\d+|starting evaluation|sanity checking"
+            r"|^\W*evaluating\b|^\W*valid\w{0,8}\b.{0,40}\d+/\d+|\bepoch \((?:valid|val|eval)"
+            r"|starting evaluation|sanity checking"
         ),
     ),
     (

@@ -181,6 +181,7 @@ class Hint(StrEnum):
     LOADS_MODEL = "loads-model"
     DEVICE_IDLE = "device-idle"
     VARIABLE_SHAPES = "variable-shapes"
+    SHARED_DEVICE = "shared-device"
 
 
 @record

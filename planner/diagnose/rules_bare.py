@@ -119,6 +119,10 @@ def _device_error(situation: Situation) -> Verdict:
     tables = placement_in_tables(facts) or imbalance_in_tables(facts) or strangers_in_tables(facts)
     if tables is not None and tables.cause is Cause.RANK_PLACEMENT:
         return situation.verdict(tables.cause, tables.confidence, *tables.evidence)
+    if situation.said(Hint.SHARED_DEVICE):
+        return situation.verdict(
+            Cause.RANK_PLACEMENT, 0.6, "it is said that several ranks use one device", _words(situation)
+        )
     if situation.said(Hint.WSL) or situation.said(Hint.PAGED_OPTIMIZER):
         return pinned_suspected(situation)
     spike = _moment(situation)

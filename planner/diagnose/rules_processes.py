@@ -9,7 +9,7 @@ from planner.diagnose.arithmetic import GIB, Shares, strangers
 from planner.diagnose.causes import Cause
 from planner.diagnose.records import EventKind, Hint, LogFacts, ProcessMemory, Verdict
 from planner.diagnose.situation import Situation
-from planner.diagnose.words import size
+from planner.diagnose.words import shortened, size
 
 _CONTEXT_ALONE_BYTES = 2 * GIB  # a process with so little has hardly more than its context there
 _NEARLY_FULL, _HALF_EMPTY = 0.85, 0.75
@@ -42,7 +42,14 @@ def rank_placement(situation: Situation, shares: Shares) -> Verdict | None:
             "ranks of one job, each with a context there",
             _others_words(others),
         )
-    return _one_device_for_all(situation, shares)
+    return _one_device_for_all(situation, shares) or _said_to_share(situation)
+
+
+def _said_to_share(situation: Situation) -> Verdict | None:
+    seen = next((hint for hint in situation.facts.hints if hint.hint is Hint.SHARED_DEVICE), None)
+    if seen is None:
+        return None
+    return situation.verdict(Cause.RANK_PLACEMENT, 0.65, f"it is said: {shortened(seen.text)!r}")
 
 
 def _one_device_for_all(situation: Situation, shares: Shares) -> Verdict | None:

@@ -52,6 +52,10 @@ _DEVICE_NAME = re.compile(
     r"\b((?:NVIDIA|AMD|Intel|GeForce|Tesla|Quadro|RTX"
     r"|Radeon)[\w ().-]{0,40}?(\d{1,3}) ?GB(?: ?HBM\d\w?)?(?: MIG [\w.]{1,20})?)"
 )
+_SPOKEN_NOMINAL = re.compile(
+    r"\b(\d{1,3}) ?G(?:i?B)? (?:of )?(?:GPU|CUDA|VRAM|video|graphics|card)\b|\b(?:GPU|card) (?:with|of) (\d{1,3}) ?GB?",
+    re.IGNORECASE,
+)
 _MIG = re.compile(r"MIG (\d{1,2}g\.(\d{1,3})gb)", re.IGNORECASE)
 _VISIBLE = re.compile(
     r"CUDA_VISIBLE_DEVICES[=:]\s?['\"]?([\w,-]{1,200})|--include[= ](?:localhost"
@@ -102,6 +106,12 @@ def read_settings(lines: Iterable[str]) -> RunSettings:
         offload_optimizer="optimizer" in offloads,
         offload_param="param" in offloads,
     )
+
+
+def nominal_in_words(text: str) -> int:
+    """The device's memory as a user names it: `I have 40GB of CUDA memory`, `8 GB card`; 0 where none is named."""
+    found = _SPOKEN_NOMINAL.search(text)
+    return int(next(filter(None, found.groups()))) * 2**30 if found is not None else 0
 
 
 def _nominal(text: str) -> int:

@@ -54,7 +54,9 @@ _PHASES: tuple[tuple[RunPhase, str, str], ...] = (
         r"(?:^|_)(?:evaluate|evaluation_loop|prediction_loop|prediction_step|predict|validate"
         r"|validation_step|validation"
         r"|eval_step|run_eval|eval_epoch|val_epoch|test_step|compute_metrics|eval|val|do_eval)$"
-        r"|evaluate_and_print_results|nested_concat|nested_gather|pad_and_concatenate|pad_across_processes"
+        r"|(?:^|_)(?:val|valid|eval|test)_(?:one_)?(?:epoch|step|loop|batch)|^(?:validate|evaluate)_"
+        r"|evaluate_and_print_results|nested_concat|nested_gather|pad_and_concatenate"
+        r"|pad_across_processes"
         r"|validation_epoch_end|evaluation_epoch|validation_loop|gather_for_metrics|preprocess_logits_for_metrics",
         r"evaluation_loop\.py:",
     ),
