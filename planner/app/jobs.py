@@ -99,5 +99,5 @@ def _factory_error(factory: str, end: ProgramEnd) -> InputError:
         error,
         why=f"{end.last_words}{ended}",
         fix="it must be importable beside the job file and return (module, make_batch) or (module, make_batch, loss); "
-        "see the README's section on models of your own",
+        "configs/jobs/small_vision.py is a whole one",
     )

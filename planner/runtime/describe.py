@@ -57,6 +57,14 @@ def _describe(product: Product, *, seq_len: int) -> TracedModule:
             why="there is nothing to train",
             fix="return the module itself, with its layers assigned as attributes",
         )
+    scalars = [name for name, parameter in product.module.named_parameters() if parameter.dim() == 0]
+    if scalars:
+        raise InputError(
+            f"the parameter {scalars[0]} of the factory's module has no dimension",
+            why="DeepSpeed sends parameters as bytes, and a tensor without a dimension cannot be viewed as such "
+            "(deepspeed/runtime/engine.py, _broadcast_model, 0.19)",
+            fix=f"give it the shape (1,): nn.Parameter(torch.tensor([…])) for {scalars[0]}",
+        )
     generator = torch.Generator().manual_seed(0)
     small = make_checked_batch(product, SMALL_BATCH, seq_len, generator)
     large = make_checked_batch(product, LARGE_BATCH, seq_len, generator)

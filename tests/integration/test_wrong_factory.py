@@ -53,6 +53,11 @@ WRONG = {
         "no parameters",
         "attributes",
     ),
+    "has a parameter without a dimension": (
+        GOOD.replace("self.w =", "self.t = torch.nn.Parameter(torch.tensor(1.0)); self.w ="),
+        "the parameter t of the factory's module has no dimension",
+        "shape (1,)",
+    ),
     "makes no batch": (GOOD.replace('return {"x"', 'return 3 # {"x"'), "dict of tensors", "first dimension"),
     "makes batches of another size": (GOOD.replace("randn(size, 3", "randn(7, 3"), "in a batch of", "first dimension"),
 }
