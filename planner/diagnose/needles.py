@@ -40,13 +40,12 @@ _FAILURE_GROUPS: tuple[tuple[bytes, tuple[bytes, ...]], ...] = (
             b"Unable to allocate",
             b"cudaHostAlloc",
             b"hipHostMalloc",
-            b"Failed to CUDA",
             b"Failed to allocate memory",
-            b"device memory failed",
+            b"alloc device memory failed",
             b"Allocation failed",
         ),
     ),
-    (b"ALLOC", (b"ALLOC_FAILED", b"ALLOCATION_FAILED", b"OUT_OF_")),
+    (b"ALLOC", (b"ALLOC_FAILED", b"ALLOCATION_FAILED")),
     (b"OUT_OF_", (b"OUT_OF_",)),
     (b"illed", (b"Killed", b": killed", b"killed by signal", b"killed due to")),
     (b"oom", (b"oom-kill", b"oom_kill", b"oom_reaper")),
@@ -75,6 +74,7 @@ _FAILURE_GROUPS: tuple[tuple[bytes, tuple[bytes, ...]], ...] = (
 _SINGLE_FAILURES: tuple[bytes, ...] = (
     b"CUDA out of",  # terminals and rich break lines anywhere
     b"RESOURCE_EXHAUSTED",
+    b"Failed to CUDA",
     b"Malloc",
     b"synNoMemory",
     b"_NOT_INITIALIZED",

@@ -159,6 +159,11 @@ def test_unhandled_exception_is_known_when_memory_was_not_the_matter() -> None:
     assert (event.kind, event.text) == (EventKind.OTHER_FAILURE, "KeyError: 'lr'")
 
 
+@pytest.mark.parametrize("needle", FAILURES)
+def test_every_needle_is_found_alone(needle: bytes) -> None:
+    assert needle in set(failures_in(distinct_lines(b"line 1\n" + needle + b"\nline 3")))
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(FAILURES), min_size=1, max_size=6), st.binary(max_size=200))
 def test_needle_is_found_in_the_distinct_lines_wherever_it_stands(needles: list[bytes], filler: bytes) -> None:
