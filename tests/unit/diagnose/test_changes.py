@@ -44,6 +44,7 @@ def _global_batch(config: dict[str, Any], world: int) -> int:
     return int(micro or 0) * int(accumulation or 1) * world
 
 
+@settings(deadline=None)
 @given(
     micro=st.integers(1, 64),
     accumulation=st.integers(1, 32),
@@ -84,7 +85,7 @@ def test_change_laid_over_a_config_leaves_both_as_they_were() -> None:
     assert config["zero_optimization"] == {"stage": 1, "overlap_comm": True}
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from(["train_batch_size", "zero_optimization", "bf16", "optimizer", "tensor_parallel"]),

@@ -160,6 +160,7 @@ def test_resident_memory_of_a_killed_process_is_read() -> None:
     assert (reading.pid, reading.figures.in_use) == (25315, (31451456 + 74816) * 1024)
 
 
+@settings(deadline=None)
 @given(st.floats(min_value=0.01, max_value=1000), st.sampled_from(["KiB", "MiB", "GiB"]))
 def test_printed_size_is_read_back_within_its_two_decimals(value: float, unit: str) -> None:
     scale = {"KiB": 2**10, "MiB": MIB, "GiB": GIB}[unit]
@@ -175,7 +176,7 @@ def test_sizes_of_the_kernel_and_of_nonsense(number: str, unit: str, size: int |
     assert size_bytes(number, unit) == size
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.text(max_size=300))
 def test_any_text_is_read_without_an_error(text: str) -> None:
     read_device_text(f"CUDA out of memory. Tried to allocate {text}")

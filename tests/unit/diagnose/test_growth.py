@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.diagnose.causes import Cause
@@ -20,6 +20,7 @@ def _series(values: list[float]) -> Series:
     return Series(name="mem", rank=None, is_host=False, points=points)
 
 
+@settings(deadline=None)
 @given(
     start=st.floats(min_value=1, max_value=60),
     growth=st.floats(min_value=0.3, max_value=3),
@@ -31,6 +32,7 @@ def test_steady_growth_is_a_leak(start: float, growth: float, count: int, noise:
     assert strongest_leak((_series(values),)) is not None
 
 
+@settings(deadline=None)
 @given(
     level=st.floats(min_value=5, max_value=70),
     start=st.floats(min_value=0.1, max_value=0.9),
@@ -41,6 +43,7 @@ def test_start_up_that_levels_off_is_no_leak(level: float, start: float, count: 
     assert strongest_leak((_series(values),)) is None
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(min_value=20, max_value=21), min_size=6, max_size=100))
 def test_noise_of_a_few_percent_is_no_leak(values: list[float]) -> None:
     assert strongest_leak((_series(values),)) is None

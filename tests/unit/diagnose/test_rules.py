@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from planner.diagnose.arithmetic import shares_of
@@ -20,6 +20,7 @@ def test_every_cause_has_a_row_and_remedies() -> None:
     assert {entry.cause for entry in CAUSES} == set(Cause) == set(_BY_CAUSE)
 
 
+@settings(deadline=None)
 @given(total=devices, request=small_requests, share=st.floats(min_value=0.3, max_value=0.9))
 def test_large_memory_of_nobody_in_this_process_is_another_process(total: float, request: float, share: float) -> None:
     live = (1 - share) * total * 0.9
@@ -30,6 +31,7 @@ def test_large_memory_of_nobody_in_this_process_is_another_process(total: float,
     assert verdict.cause is Cause.OTHER_PROCESS
 
 
+@settings(deadline=None)
 @given(total=devices, request=small_requests, context=st.floats(min_value=0.25, max_value=0.9))
 def test_context_alone_is_nobody_else(total: float, request: float, context: float) -> None:
     live = total - 0.01 - context - 0.02
@@ -37,6 +39,7 @@ def test_context_alone_is_nobody_else(total: float, request: float, context: flo
     assert verdict_of(text).cause is Cause.CAPACITY
 
 
+@settings(deadline=None)
 @given(
     total=devices, idle_share=st.floats(min_value=0.06, max_value=0.4), of_idle=st.floats(min_value=0.1, max_value=0.9)
 )
@@ -50,6 +53,7 @@ def test_idle_cache_that_covers_the_request_is_fragmentation(total: float, idle_
     assert verdict.confidence >= 0.6
 
 
+@settings(deadline=None)
 @given(total=devices, idle_share=st.floats(min_value=0.0, max_value=0.015), request=small_requests)
 def test_idle_cache_of_a_percent_is_noise(total: float, idle_share: float, request: float) -> None:
     idle = idle_share * total
@@ -60,6 +64,7 @@ def test_idle_cache_of_a_percent_is_noise(total: float, idle_share: float, reque
     assert verdict.cause is Cause.CAPACITY
 
 
+@settings(deadline=None)
 @given(total=devices, free_share=st.floats(min_value=0.2, max_value=0.9), request=small_requests)
 def test_much_more_free_than_asked_is_not_capacity(total: float, free_share: float, request: float) -> None:
     free = free_share * total
@@ -69,6 +74,7 @@ def test_much_more_free_than_asked_is_not_capacity(total: float, free_share: flo
     assert not any("smaller" in line for line in verdict.evidence)
 
 
+@settings(deadline=None)
 @given(total=st.sampled_from([39.39, 79.15, 139.8]), limit_share=st.floats(min_value=0.1, max_value=0.6))
 def test_limit_of_the_process_that_is_reached_with_room_on_the_device(total: float, limit_share: float) -> None:
     limit = limit_share * total

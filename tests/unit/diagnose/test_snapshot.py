@@ -33,6 +33,7 @@ plain_values = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(plain_values, st.sampled_from([3, 4, 5]))
 def test_plain_values_are_read_as_pickle_reads_them(value: Any, protocol: int) -> None:
     assert read_plain_pickle(pickle.dumps(value, protocol=protocol), label="x") == value
@@ -82,7 +83,7 @@ def test_damaged_and_hostile_files_are_refused_in_words(data: bytes) -> None:
         read_plain_pickle(data, label="x")
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=300))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     try:
