@@ -50,6 +50,7 @@ class Reading:
 
     @property
     def kind(self) -> EventKind:
+        """The kind of event; a device's words come before the host's."""
         return self.device.kind if self.device is not None else self.host.kind if self.host else EventKind.OTHER_FAILURE
 
 

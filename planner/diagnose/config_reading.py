@@ -42,6 +42,7 @@ class MemoryConfig:
 
     @property
     def element_bytes(self) -> int:
+        """Bytes of one parameter in the working precision."""
         return 4 if self.precision == "fp32" else 2
 
     @property

@@ -31,6 +31,7 @@ class Growth:
 
     @property
     def is_leak(self) -> bool:
+        """Whether the growth is steady, long and large enough to be called a leak."""
         gained = self.last_bytes - self.first_bytes
         return (
             self.fit >= MIN_FIT

@@ -23,6 +23,8 @@ DOCUMENT_BYTES = 1 << 11  # as long as a note or a small YAML file
 
 @record
 class Head:
+    """What the first bytes of a log tell of the run."""
+
     hints: tuple[HintSeen, ...]
     settings: RunSettings
     series: tuple[Series, ...]

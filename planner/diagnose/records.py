@@ -113,6 +113,8 @@ class MemoryEvent:
 
 @record
 class SeriesPoint:
+    """One reading of memory at one step."""
+
     step: float
     value_bytes: float
 
@@ -137,6 +139,7 @@ class HostUse:
 
     @property
     def total_bytes(self) -> int | None:
+        """The host's memory, from the bytes used and their share."""
         return round(self.used_bytes / self.used_fraction) if self.used_fraction > 0 else None
 
 
@@ -186,6 +189,8 @@ class Hint(StrEnum):
 
 @record
 class HintSeen:
+    """A hint and the words that gave it."""
+
     hint: Hint
     text: str
     from_user: bool  # said in a note, not found in the log

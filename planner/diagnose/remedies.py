@@ -5,46 +5,17 @@ Owns the words and the order. Memory freed comes from the log's own figures wher
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
-from planner.diagnose.arithmetic import Shares
+from planner.diagnose import remedies_host
 from planner.diagnose.causes import Cause
-from planner.diagnose.config_reading import MemoryConfig
-from planner.diagnose.records import EventKind, Fix, Hint, LogFacts, MemoryEvent, ModelView, RunPhase, Verdict
-from planner.spec._record import record
-
-
-@record
-class Remedy:
-    """What a remedy may depend on."""
-
-    facts: LogFacts
-    verdict: Verdict
-    event: MemoryEvent | None
-    shares: Shares | None
-    model: ModelView | None
-    config: MemoryConfig | None = None
-
-
-RemedyRule: TypeAlias = Callable[[Remedy], list[Fix]]
+from planner.diagnose.records import EventKind, Fix, Hint, RunPhase
+from planner.diagnose.remedy import Remedy, RemedyRule, allocator_variable, from_log
 
 
 def remedies_for(remedy: Remedy) -> list[Fix]:
     """The remedies of the verdict's cause, best first."""
     return _BY_CAUSE[remedy.verdict.cause](remedy)
-
-
-def _from_log(change: dict[str, Any], why: str, frees: int | None) -> Fix:
-    return Fix(change=change, why=why, frees_bytes=frees, basis="log" if frees is not None else "")
-
-
-def allocator_variable(event: MemoryEvent | None) -> str:
-    """The environment variable's name in this version: what the message itself names, else the backend's."""
-    if event is not None and event.environment_variable.endswith("ALLOC_CONF"):
-        return event.environment_variable
-    backend = event.backend if event is not None else ""
-    return {"hip": "PYTORCH_HIP_ALLOC_CONF", "npu": "PYTORCH_NPU_ALLOC_CONF"}.get(backend, "PYTORCH_CUDA_ALLOC_CONF")
 
 
 def _fragmentation(remedy: Remedy) -> list[Fix]:
@@ -60,14 +31,14 @@ def _fragmentation(remedy: Remedy) -> list[Fix]:
         ]
     if remedy.facts.has(Hint.WINDOWS, Hint.WSL):
         return [
-            _from_log(
+            from_log(
                 {"env": {variable: "garbage_collection_threshold:0.8,max_split_size_mb:512"}},
                 "expandable segments need Linux; there, large blocks are kept whole and idle ones returned earlier",
                 idle,
             )
         ]
     return [
-        _from_log(
+        from_log(
             {"env": {variable: "expandable_segments:True"}},
             "segments that can grow make idle blocks one piece; no change of the model or the batch",
             idle,
@@ -83,7 +54,7 @@ def _other_process(remedy: Remedy) -> list[Fix]:
     fixes = []
     if remedy.facts.has(Hint.COLOCATED):
         fixes.append(
-            _from_log(
+            from_log(
                 {"run": {"gpu_memory_utilization": "lower"}},
                 "an inference engine shares the device: give it less, or let it sleep while training",
                 frees,
@@ -94,7 +65,7 @@ def _other_process(remedy: Remedy) -> list[Fix]:
         if pids
         else {"find_processes": "nvidia-smi; fuser -v /dev/nvidia*"}
     )
-    fixes.append(_from_log({"host": change}, "end or move what else is on the device before shrinking the job", frees))
+    fixes.append(from_log({"host": change}, "end or move what else is on the device before shrinking the job", frees))
     if remedy.facts.has(Hint.ZOMBIE):
         fixes.append(
             Fix(
@@ -166,89 +137,6 @@ def _resume_spike(remedy: Remedy) -> list[Fix]:
     ]
 
 
-def _host_ram(remedy: Remedy) -> list[Fix]:
-    settings = remedy.facts.settings
-    event = remedy.event
-    fixes = []
-    if (event is not None and event.phase is RunPhase.CHECKPOINT_LOAD) or remedy.facts.has(Hint.RESUMES):
-        fixes.append(
-            Fix(
-                change={
-                    "code": {"torch.load": "mmap=True, map_location='cpu'; ranks one after the other"},
-                    "host": {"memory_or_swap": "more"},
-                },
-                why="resuming needs the file's content beside the live states, once per rank that loads "
-                "at the same time",
-            )
-        )
-    one_gathers = any("times the others" in words for words in remedy.verdict.evidence)
-    if one_gathers or (event is not None and event.phase is RunPhase.BUILD_MODEL):
-        fixes.append(
-            Fix(
-                change={
-                    "code": {
-                        "model": "build under deepspeed.zero.Init / HfDeepSpeedConfig; load and save shard by shard"
-                    }
-                },
-                why="one rank (or each) holds a whole copy; sharded construction never makes one",
-            )
-        )
-    if event is not None and event.phase is RunPhase.DATA:
-        fixes.append(
-            Fix(
-                change={"run": {"dataloader_num_workers": "fewer"}},
-                why="each loader worker holds its own batches and copies",
-            )
-        )
-    if settings.offload_param or remedy.facts.has(Hint.OFFLOADS):
-        fixes.append(
-            Fix(
-                change={"zero_optimization": {"offload_param": {"device": "none"}}},
-                why="parameters back on the devices, where there is room",
-            )
-        )
-    fixes.append(
-        Fix(
-            change={"host": {"memory": "more (or a higher container or job limit)"}},
-            why="offloading moves the need to the node; it does not remove it",
-        )
-    )
-    return fixes
-
-
-def _pinned(remedy: Remedy) -> list[Fix]:
-    fixes = []
-    if (remedy.event is not None and remedy.event.backend == "bitsandbytes") or remedy.facts.has(Hint.PAGED_OPTIMIZER):
-        fixes.append(
-            Fix(
-                change={"trainer_args": {"optim": "adamw_torch"}},
-                why="a paged optimizer needs managed memory, which is not available everywhere (WSL); an "
-                "ordinary one does not",
-            )
-        )
-    config = remedy.config
-    used = (
-        {"offload_optimizer": config.offload_optimizer, "offload_param": config.offload_param}
-        if config is not None
-        else {}
-    )
-    blocks = [name for name, device in used.items() if device] or ["offload_optimizer", "offload_param"]
-    fixes.append(
-        Fix(
-            change={"zero_optimization": {name: {"pin_memory": False} for name in blocks}},
-            why="ordinary host memory instead of page-locked; copies get slower, the limit on locked "
-            "memory does not apply",
-        )
-    )
-    if remedy.facts.has(Hint.WSL):
-        fixes.append(
-            Fix(change={"host": {".wslconfig": "[wsl2] memory=<more>"}}, why="WSL locks at most a part of its memory")
-        )
-    else:
-        fixes.append(Fix(change={"host": {"ulimit": "ulimit -l unlimited"}}, why="a limit on locked memory may be set"))
-    return fixes
-
-
 def _nominal(remedy: Remedy) -> list[Fix]:
     total = remedy.shares.total if remedy.shares is not None else None
     fixes = [
@@ -281,7 +169,7 @@ def _limit(remedy: Remedy) -> list[Fix]:
     figures = remedy.event.figures if remedy.event is not None else None
     free = figures.free if figures is not None else None
     return [
-        _from_log(
+        from_log(
             {"code": {"torch.cuda.set_per_process_memory_fraction": 1.0}},
             "the limit was set by the program (or a library); the device has room",
             free,
@@ -333,7 +221,7 @@ def _evaluation(remedy: Remedy) -> list[Fix]:
 def _placement(remedy: Remedy) -> list[Fix]:
     foreign = remedy.shares.foreign if remedy.shares is not None else None
     return [
-        _from_log(
+        from_log(
             {
                 "code": {
                     "before any CUDA call": "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))",
@@ -344,30 +232,6 @@ def _placement(remedy: Remedy) -> list[Fix]:
             foreign,
         )
     ]
-
-
-def _shared_memory(remedy: Remedy) -> list[Fix]:
-    fixes = [
-        Fix(
-            change={
-                "host": {
-                    "shm_size": "docker run --shm-size=16g (or --ipc=host); Kubernetes: an emptyDir with medium "
-                    "Memory on /dev/shm"
-                }
-            },
-            why="the default of a container is 64 MiB",
-        ),
-        Fix(change={"run": {"dataloader_num_workers": "fewer"}}, why="each worker keeps its batches in /dev/shm"),
-        Fix(
-            change={"code": {"torch.multiprocessing.set_sharing_strategy": "file_system"}},
-            why="shares by files instead of descriptors, where their number is the limit",
-        ),
-    ]
-    if remedy.event is not None and "nccl" in remedy.event.text.lower():
-        fixes.insert(
-            1, Fix(change={"env": {"NCCL_SHM_DISABLE": "1"}}, why="NCCL then does without shared memory, more slowly")
-        )
-    return fixes
 
 
 def _not_memory(remedy: Remedy) -> list[Fix]:
@@ -464,14 +328,14 @@ _BY_CAUSE: dict[Cause, RemedyRule] = {
     Cause.LEAK: _leak,
     Cause.CHECKPOINT_SAVE_SPIKE: _save_spike,
     Cause.RESUME_SPIKE: _resume_spike,
-    Cause.HOST_RAM: _host_ram,
-    Cause.PINNED_HOST_MEMORY: _pinned,
+    Cause.HOST_RAM: remedies_host.host_ram,
+    Cause.PINNED_HOST_MEMORY: remedies_host.pinned,
     Cause.NOMINAL_VS_USABLE: _nominal,
     Cause.PER_PROCESS_LIMIT: _limit,
     Cause.SINGLE_ALLOCATION_LIMIT: _single,
     Cause.EVAL_ACCUMULATION: _evaluation,
     Cause.RANK_PLACEMENT: _placement,
-    Cause.SHM_LIMIT: _shared_memory,
+    Cause.SHM_LIMIT: remedies_host.shared_memory,
     Cause.NOT_OOM: _not_memory,
     Cause.UNKNOWN_NOT_CAPACITY: _unknown,
 }

@@ -17,6 +17,7 @@ class Situation:
 
     @property
     def event(self) -> MemoryEvent:
+        """The event that the situation turns on."""
         return self.facts.events[self.index]
 
     @property

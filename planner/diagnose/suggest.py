@@ -15,7 +15,8 @@ from planner.diagnose.config_change import batch_change, smaller_micro_batches
 from planner.diagnose.config_reading import MemoryConfig
 from planner.diagnose.pricing import PricedSetting, Variant, memory_scale, price_variants
 from planner.diagnose.records import Fix, LogFacts, ModelView, RunPhase, Verdict
-from planner.diagnose.remedies import Remedy, allocator_variable, remedies_for
+from planner.diagnose.remedies import remedies_for
+from planner.diagnose.remedy import Remedy, allocator_variable
 from planner.diagnose.situation import Situation
 from planner.diagnose.variants import (
     SMALL_BUCKET_ELEMENTS,

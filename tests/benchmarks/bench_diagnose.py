@@ -68,6 +68,7 @@ class Result:
 
     @property
     def megabytes_per_s(self) -> float:
+        """Megabytes read per second of the clock."""
         return self.megabytes / self.seconds
 
 
