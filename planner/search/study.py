@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
@@ -40,6 +40,7 @@ from planner.spec.trial import Measured, TrialRecord
 CONSTRAINT = "memory"
 _OBSERVATION = "observation"  # user attribute: what `history` needs, as JSON
 _KEY = "key"
+_STARTED = "started_at_s"  # in a shared study, where two may have tried one candidate: a kill before it was told
 _LOCK_WAIT_S = 30  # a dashboard reading the study may hold SQLite's lock for a moment
 _CONNECT_S = 10  # for a server that does not answer
 _OPENINGS = 3  # two planners that make the tables of one database at the same moment get in each other's way
@@ -64,7 +65,9 @@ class Told:
             "outcome": type(self.trial.outcome).__name__,
             _OBSERVATION: to_plain(self.observation),
         }
-        return told if place.is_ours_alone else {**told, **record_attributes(self.trial)}
+        if place.is_ours_alone:
+            return told
+        return {**told, _STARTED: self.trial.started_at_s, **record_attributes(self.trial)}
 
 
 def told_of(trial: TrialRecord, observation: Observation, *, axes: Axes, problem: SearchProblem) -> Told:
@@ -104,9 +107,9 @@ def open_study(place: StudyPlace, *, axes: Axes, truth: tuple[Told, ...]) -> opt
         else:
             study = _create(place)
         _fail_abandoned(study, place)
-        known = [trial.user_attrs[_KEY] for trial in _told_trials(study)]
+        known = [_identity(trial.user_attrs) for trial in _told_trials(study)]
         for told in truth:
-            if told.trial.key not in known:
+            if _identity(told.attributes(place)) not in known:
                 study.add_trial(_frozen(told, axes, place))
         return study
 
@@ -184,6 +187,10 @@ def _told_trials(study: optuna.Study) -> list[FrozenTrial]:
         for trial in study.get_trials(deepcopy=False)
         if trial.state.is_finished() and {_OBSERVATION, _KEY} <= trial.user_attrs.keys()
     ]
+
+
+def _identity(attributes: Mapping[str, Any]) -> tuple[str, float]:
+    return str(attributes[_KEY]), float(attributes.get(_STARTED, 0.0))
 
 
 def _load_file(place: StudyPlace, axes: Axes, truth: tuple[Told, ...]) -> optuna.Study | None:
