@@ -85,7 +85,8 @@ def test_file_size_limit_of_the_shell_ends_in_three_lines(tmp_path: Path) -> Non
 
 def test_folder_that_may_not_be_written(planner: Planner, tmp_path: Path) -> None:
     job = _job(tmp_path, UNTRIED)
-    for path in (tmp_path, tmp_path.parent, tmp_path.parent.parent):  # pytest makes them for their owner alone
+    ours = [path for path in (tmp_path, *tmp_path.parents) if path.name.startswith(("test_", "popen-", "pytest-"))]
+    for path in ours:  # pytest makes them for their owner alone
         path.chmod(path.stat().st_mode | 0o055)
     # Once with rights: everything is imported then, also from a Python that only its owner may read.
     assert planner("plan", job, "--out", str(tmp_path / "warm"), "--no-validate").exit_code == 0
