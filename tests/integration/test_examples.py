@@ -1,4 +1,4 @@
-"""Every example job is planned: by the model alone here, the quickstart and the factories with real trials elsewhere."""
+"""Every example job is planned by the model alone; the quickstart and the factories with real trials elsewhere."""
 
 from __future__ import annotations
 
