@@ -14,7 +14,7 @@ from typing import Any
 import deepspeed
 import torch
 from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
-from torch import nn
+from torch import distributed, nn
 
 from planner.runtime.blocks import DecoderBlock, Head, LayerInputs, Positions, TokenEmbedding
 from planner.runtime.checkpointing import recompute_of
@@ -192,5 +192,19 @@ def zero3_partition(ds_config: dict[str, Any], grid: Any) -> Callable[[nn.Module
 
     def partition(block: nn.Module) -> None:
         deepspeed.zero.Init(module=block, data_parallel_group=group, config_dict_or_path=ds_config, mpu=grid)
+        for parameter in block.parameters():
+            _clear_padding(parameter)
 
     return partition
+
+
+def _clear_padding(parameter: Any) -> None:
+    """Zero the end of the last shards, which is no part of the parameter.
+
+    DeepSpeed 0.19.8 leaves there what the memory held before; a NaN would live on in the optimizer's copy and in what
+    an emulated rank takes for its peers' shards.
+    """
+    shard = parameter.ds_tensor
+    rank = distributed.get_rank(parameter.ds_process_group)
+    own = min(max(parameter.ds_numel - rank * shard.ds_numel, 0), shard.numel())
+    shard.data[own:].zero_()
