@@ -172,10 +172,16 @@ def _study_place(run_dir: RunDir, planning: Planning) -> StudyPlace:
     if place.note:
         planning.console.note(place.note)
     if not place.is_ours_alone:
-        found = len(shared_trials(place))
+        found = shared_trials(place)
         planning.console.note(
-            f"the study at {place.shown} holds {found} trials so far; who else works on it shares them"
+            f"the study at {place.shown} holds {len(found)} trials so far; who else works on it shares them"
         )
+        beside = sorted({trial.worker for trial in found if place.is_beside(trial.worker)})
+        if beside:
+            planning.console.note(
+                f"trials of {beside[0]} ran on this very machine: planners at work on one machine at the same time "
+                "disturb each other's measurements"
+            )
     return place
 
 

@@ -78,6 +78,10 @@ class StudyPlace:
         """Nobody else writes to it while the plan folder is locked."""
         return self.kind is not StudyKind.URL
 
+    def is_beside(self, worker: str) -> bool:
+        """Whether another planner of the study, by the name it gave itself, runs on this one's host."""
+        return worker != self.worker and worker.partition(":")[0] == self.worker.partition(":")[0]
+
     @property
     def shown(self) -> str:
         """Where it is, for people: without the password."""

@@ -36,7 +36,7 @@ def _ended(lines: list[str]) -> list[str]:
     return [line.removeprefix("end ") for line in lines if line.startswith("end ")]
 
 
-@pytest.fixture(params=["sqlite", "journal", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("journal", marks=pytest.mark.slow), "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "postgresql":
         return str(request.getfixturevalue("postgres_url"))

@@ -39,7 +39,7 @@ def _assert_gone(family: list[psutil.Process]) -> None:
     assert not [one for one in alive if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_stopped_once_keeps_what_ended_and_goes_on_later(tmp_path: Path, number: signal.Signals) -> None:
     child = _planning(tmp_path)
     wait_for_line(child, "   0  ")

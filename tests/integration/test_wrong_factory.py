@@ -63,7 +63,19 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
+# Each starts a child that imports torch: those alike to another are left to the slow lane.
+SLOW = (
+    "has a syntax error",
+    "ends the process",
+    "returns no module",
+    "is no function",
+    "makes batches of another size",
+)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in WRONG]
+)
 def test_factory_that_is_wrong_ends_in_three_lines(planner: Planner, tmp_path: Path, name: str) -> None:
     source, said, mend = WRONG[name]
     (tmp_path / "job.yaml").write_text(JOB)

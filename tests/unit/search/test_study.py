@@ -186,6 +186,10 @@ def test_folder_names_with_any_characters_hold_a_study(tmp_path: Path, name: str
 def test_study_place_follows_url_and_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_dir = RunDir.create(tmp_path / "p", "0123456789abcdef0123")
     assert study_place(run_dir, url="postgres://u@h/d", machine="m").name == "meshplan-0123456789abcdef-m"
+    shared = study_place(run_dir, url="sqlite:///x.db")
+    host = shared.worker.partition(":")[0]
+    assert shared.is_beside(f"{host}:/another/folder")
+    assert not shared.is_beside(shared.worker) and not shared.is_beside("otherhost:/p") and not shared.is_beside("")
     local = study_place(run_dir, url=None)
     assert (local.kind, local.note, local.name) == (StudyKind.SQLITE, "", "meshplan-0123456789abcdef")
     assert study_place(run_dir, url="sqlite:///x.db").kind is StudyKind.URL
