@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.app.jobs import trace_factory
+from planner.app.jobs import machine_facts, trace_factory
 from planner.emit import render_ds_config_text
 from planner.jobfile import load_job, resolve_job
 from planner.lint import lint_document, read_document
@@ -14,6 +14,7 @@ from planner.resources import find_data_dir
 from planner.rules import RELEASES, ConfigContext, ModelFacts
 from planner.space import enumerate_candidates
 from planner.spec.columns import candidate_at
+from planner.trial import probe_machine
 
 JOBS = sorted(find_data_dir("configs").glob("jobs/*.yaml"))
 SAMPLES = 40
@@ -23,7 +24,8 @@ PLANNED_FOR = [release for release in RELEASES if release >= "0.19.6"]
 @pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
 def test_example_jobs_configurations_have_no_findings(path: Path) -> None:
     job_file = load_job(path)
-    job = resolve_job(job_file, traced=trace_factory(job_file) if job_file.factory else None)
+    traced = trace_factory(job_file) if job_file.factory else None
+    job = resolve_job(job_file, machine=machine_facts(probe_machine()), traced=traced)
     columns = enumerate_candidates(job).columns
     assert len(columns) > 0
     step = max(1, len(columns) // SAMPLES)
