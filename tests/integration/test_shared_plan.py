@@ -14,6 +14,8 @@ from planner.spec.codec import from_plain
 from tests.integration.commands import TINY_JOB, finish, start, wait_for_line
 
 NUM_CANDIDATES = 6
+# Trials long enough, on a machine with nothing else to do, for the second planner to join in time.
+LONGER_JOB = TINY_JOB.replace("steps: 1,", "steps: 120,")
 
 
 def _trials(folder: Path) -> list[TrialRecord]:
@@ -28,7 +30,7 @@ def _kill(planner: subprocess.Popen[str]) -> None:
 
 def test_second_planner_finishes_what_a_killed_one_began(postgres_url: str, tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
-    job.write_text(TINY_JOB)
+    job.write_text(LONGER_JOB)
     first = start(["plan", str(job), "--storage", postgres_url, "--out", str(tmp_path / "a")])
     wait_for_line(first, "   0  ")  # the first trial ended
     second = start(["plan", str(job), "--join", postgres_url, "--out", str(tmp_path / "b")])
@@ -62,7 +64,7 @@ def _plan_json(folder: Path) -> str:
 
 def test_join_of_another_job_is_refused_before_anything_starts(postgres_url: str, tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
-    job.write_text(TINY_JOB)
+    job.write_text(LONGER_JOB)
     code, _, err = finish(start(["plan", str(job), "--join", postgres_url, "--out", str(tmp_path / "a")]))
     assert code == 2 and "no study of this job to join" in err and "it holds none at all" in err
     assert "sesame" not in err

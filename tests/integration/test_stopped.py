@@ -16,7 +16,8 @@ from tests.integration.commands import TINY_JOB, finish, start, wait_for_line
 from tests.unit.cli.running import assert_three_lines
 
 GONE_S = 20.0
-THREE_TRIALS = TINY_JOB.replace("zero_stage: [0, 1]", "zero_stage: [0]")
+# Trials long enough, on a machine with nothing else to do, to be stopped in the middle of.
+THREE_TRIALS = TINY_JOB.replace("zero_stage: [0, 1]", "zero_stage: [0]").replace("steps: 1,", "steps: 80,")
 
 
 def _planning(tmp_path: Path, *flags: str) -> subprocess.Popen[str]:

@@ -224,4 +224,11 @@ OTHERS = (
     Wrong("a plan with an alias bomb", ("report", "{}"), "cannot be read", "plan again", make=file("plan.yaml", ALIASES)),
     Wrong("a configuration that is missing", ("check", "{}/ds.json"), "there is no file", ""),
     Wrong("a configuration that is binary", ("check", "{}/ds.json"), "is encoded in UTF-32", "UTF-8", make=file("ds.json", b"\xff\xfe\0\0")),
+    Wrong("a world of no ranks", ("check", "{}/ds.json", "--world-size", "0"), "--world-size", "--help", make=file("ds.json", "{}")),
+    Wrong("a consumer that is none", ("check", "{}/ds.json", "--consumer", "hugingface"), "does not take", "'huggingface'", make=file("ds.json", "{}")),
+    Wrong("a log that is missing", ("diagnose", "{}/none.log"), "cannot read", "readable log file"),
+    Wrong("no log at all", ("diagnose",), "needs LOG", "--help"),
+    Wrong("a log beside a config that is missing", ("diagnose", "{}/a.log", "--config", "{}/ds.json"), "there is no file", "configuration", make=file("a.log", "hello")),
+    Wrong("a log beside an unknown GPU", ("diagnose", "{}/a.log", "--gpu", "h300"), "there is no GPU 'h300'", "did you mean", make=file("a.log", "hello")),
+    Wrong("a log beside another folder", ("diagnose", "{}/a.log", "--plan", "{}"), "is not a plan folder", "planner plan", make=file("a.log", "hello")),
 )  # fmt: skip

@@ -84,7 +84,8 @@ def starts_a_program_and_sleeps() -> Factory:
     def deed() -> None:
         import subprocess
 
-        subprocess.Popen(["sleep", "3600"])
+        program = subprocess.Popen(["sleep", "3600"])
+        print(f"started program {program.pid}", flush=True)
         time.sleep(3600)
 
     return Regressor(deed), _make_batch
