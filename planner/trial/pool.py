@@ -57,7 +57,7 @@ class WarmPool:
         model_types: tuple[str, ...] = (),
         extra_python_path: tuple[Path, ...] = (),
         environment: Mapping[str, str] | None = None,
-        start_timeout_s: float = 180.0,
+        start_timeout_s: float = 600.0,
     ) -> None:
         self._model_types = model_types
         self._python_path = extra_python_path
