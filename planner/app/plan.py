@@ -23,7 +23,7 @@ from planner.app.requests import PlanRequest, PlanResult
 from planner.app.selection import Selection, choices_by_model, choices_by_trials
 from planner.app.trials import TrialEvaluator, open_pool
 from planner.app.validate import validate_selection
-from planner.app.write import PlanParts, write_plan_folder
+from planner.app.write import PlanParts, refuse_unlaunchable, write_plan_folder
 from planner.errors import InputError, NotExpressible, TrialsUnavailable
 from planner.jobfile import dump_job, job_hash, parse_pin
 from planner.rundir import RunDir, is_folder, names
@@ -83,6 +83,8 @@ def _prepare(request: PlanRequest, *, console: Progress) -> Planning:
     console.stage("read the job")
     job, machine = read_job(request)
     ability = decide_trials(job, machine)
+    if job.trials.max_trials == 0 and job.trials.mode is TrialMode.AUTO and not request.resume:
+        ability = Ability(mode=TrialMode.NONE, note="max_trials is 0: every number is computed")
     if ability.mode is not TrialMode.NONE:
         _refuse_missing_data(job)
     if ability.mode is TrialMode.NONE and request.join:
@@ -93,6 +95,7 @@ def _prepare(request: PlanRequest, *, console: Progress) -> Planning:
         )
     console.stage("enumerate and price the candidates")
     draft = draft_plan(job)
+    refuse_unlaunchable(draft)
     seed = job.training.seed if request.seed is None else request.seed
     problem = search_problem(draft, seed=seed, machine=machine.fingerprint)
     shared = any(gpu.processes for gpu in machine.gpus)

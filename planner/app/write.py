@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
+
 from planner import __version__
 from planner.app.draft import NUM_SHOWN, Draft, estimate_candidates
 from planner.app.outlook import outlook_of
@@ -90,6 +92,20 @@ def launch_files(job: JobSpec, candidate: Candidate, *, script: str) -> tuple[Em
     made_with = (Path(sys.argv[0]).name, *map(hide_url_passwords, sys.argv[1:]))  # `plan JOB` and `planner plan JOB`
     paths = LaunchPaths(script=script, python=sys.executable, made_with=made_with)
     return render_launch(job, candidate, launcher=job.launch.launcher, paths=paths)
+
+
+def refuse_unlaunchable(draft: Draft) -> None:
+    """Render the start files of the simplest candidate once, before anything is tried: what a launcher cannot carry at
+    all (a name, an environment value, an option) is refused now and not after the trials.
+
+    Raises what `render_launch` raises. A refusal that depends on the layout (a script that is not told its tensor
+    split, say) may not hold for the simplest, and is met when a plan is chosen.
+    """
+    columns = draft.columns
+    row = int(
+        np.lexsort((columns.checkpointed_layers != 0, columns.tensor_parallel_size * columns.pipeline_parallel_size))[0]
+    )
+    launch_files(draft.job, draft.row(row).candidate, script=names.LAUNCH)
 
 
 def _plan(parts: PlanParts) -> Plan:

@@ -46,12 +46,16 @@ class Memory:
 
 
 def device_memory(axes: Axes, *, inputs: Inputs) -> Memory:
-    """Memory of every candidate: device_used = allocated + allocator slack + communication buffers + context.
+    """Memory of every candidate, on its worst stage."""
+    return memory_around(worst_peak(axes, inputs=inputs), axes=axes, inputs=inputs)
+
+
+def memory_around(peak: Peak, *, axes: Axes, inputs: Inputs) -> Memory:
+    """What comes on top of a peak: device_used = allocated + allocator slack + communication buffers + context.
 
     low..high: see `interval`, with fixed = communication + context. On a CPU only the process's own memory counts, all
     of it allocated.
     """
-    peak = worst_peak(axes, inputs=inputs)
     is_cpu = inputs.cluster.gpu.device is DeviceKind.CPU
     nothing: FloatColumn = np.zeros(len(axes))
     communication = _communication_bytes(axes, inputs=inputs)

@@ -45,12 +45,12 @@ class Peak:
 def worst_peak(axes: Axes, *, inputs: Inputs) -> Peak:
     """Maximum over the representative stages: first, second and last (with 1F1B the stages between hold no more layers
     and fewer micro-batches than the second)."""
-    worst = _stage_peak(stage_shape(FIRST, axes=axes, model=inputs.model), axes=axes, inputs=inputs)
+    worst = stage_peak(stage_shape(FIRST, axes=axes, model=inputs.model), axes=axes, inputs=inputs)
     for stage in LATER_STAGES:
         shape = stage_shape(stage, axes=axes, model=inputs.model)
         if not shape.exists.any():
             continue
-        peak = _stage_peak(shape, axes=axes, inputs=inputs)
+        peak = stage_peak(shape, axes=axes, inputs=inputs)
         better = shape.exists & (peak.allocated > worst.allocated)
         worst = Peak(
             parts={kind: np.where(better, peak.parts[kind], worst.parts[kind]) for kind in KINDS},
@@ -60,7 +60,7 @@ def worst_peak(axes: Axes, *, inputs: Inputs) -> Peak:
     return worst
 
 
-def _stage_peak(shape: StageShape, *, axes: Axes, inputs: Inputs) -> Peak:
+def stage_peak(shape: StageShape, *, axes: Axes, inputs: Inputs) -> Peak:
     """Maximum over the moments of one stage: loss, first gradients, end of backward with reduction, optimizer step."""
     params = rank_parameters(shape, axes=axes, inputs=inputs)
     states = _rank_states(params, axes=axes, inputs=inputs)

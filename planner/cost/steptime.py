@@ -35,7 +35,9 @@ class StepColumns:
 
 
 @record
-class _StageTime:
+class StageTime:
+    """Seconds of one micro-batch on a stage, forward and backward; `sends` to and from a neighbour."""
+
     compute: FloatColumn
     recompute: FloatColumn
     tensor: FloatColumn
@@ -58,8 +60,9 @@ def step_time(axes: Axes, *, inputs: Inputs) -> StepColumns:
     work = m * slowest.micro_batch
     bubble = (axes.pipeline - 1) / (m * axes.virtual) * work
     pipeline = np.where(axes.pipeline > 1, (m + axes.pipeline - 1) * axes.virtual * slowest.sends, 0.0)
-    data = _data_parallel(axes, inputs=inputs, backward_s=m * (slowest.compute + slowest.recompute))
-    optimizer, offload = _update(axes, inputs=inputs)
+    whole = stage_shape(FIRST, axes=axes, model=inputs.model)
+    data = data_parallel_s(whole, axes=axes, inputs=inputs, backward_s=m * (slowest.compute + slowest.recompute))
+    optimizer, offload = update_s(whole, axes=axes, inputs=inputs)
     parts = {
         "compute": m * slowest.compute,
         "recompute": m * slowest.recompute,
@@ -81,16 +84,16 @@ def network_of(profile: RuntimeProfile) -> Network:
     return Network(step_s=profile.network_step_s, ring_bytes_per_s=profile.network_ring_bytes_per_s)
 
 
-def _slowest_stage(axes: Axes, *, inputs: Inputs) -> tuple[_StageTime, FloatColumn]:
+def _slowest_stage(axes: Axes, *, inputs: Inputs) -> tuple[StageTime, FloatColumn]:
     """The stage whose micro-batch takes longest, and the model FLOP of a step over all ranks."""
-    slowest = _stage_time(stage_shape(FIRST, axes=axes, model=inputs.model), axes=axes, inputs=inputs)
+    slowest = stage_time(stage_shape(FIRST, axes=axes, model=inputs.model), axes=axes, inputs=inputs)
     for stage in LATER_STAGES:
         shape = stage_shape(stage, axes=axes, model=inputs.model)
         if not shape.exists.any():
             continue
-        time = _stage_time(shape, axes=axes, inputs=inputs)
+        time = stage_time(shape, axes=axes, inputs=inputs)
         slower = shape.exists & (time.micro_batch > slowest.micro_batch)
-        slowest = _StageTime(
+        slowest = StageTime(
             **{
                 name: np.where(slower, getattr(time, name), getattr(slowest, name))
                 for name in ("compute", "recompute", "tensor", "host", "sends")
@@ -115,7 +118,8 @@ def _model_flops(axes: Axes, *, inputs: Inputs) -> FloatColumn:
     return work.flops * axes.tensor * axes.sequence * axes.data * axes.accumulation
 
 
-def _stage_time(shape: StageShape, *, axes: Axes, inputs: Inputs) -> _StageTime:
+def stage_time(shape: StageShape, *, axes: Axes, inputs: Inputs) -> StageTime:
+    """One micro-batch on one stage: its work, its collectives, what it waits for the host, its sends."""
     work = stage_work(shape, axes=axes, inputs=inputs)
     compute = work.forward + work.backward
     tensor = _tensor_parallel(shape, axes=axes, work=work, inputs=inputs)
@@ -124,7 +128,7 @@ def _stage_time(shape: StageShape, *, axes: Axes, inputs: Inputs) -> _StageTime:
     crosses = ranks >= axes.gpus_per_node
     hidden_bytes = axes.tokens * inputs.model.hidden_size * axes.element_bytes / axes.tensor
     sends = 2.0 * send_s(hidden_bytes, crosses_nodes=crosses, cluster=inputs.cluster)
-    return _StageTime(compute=compute, recompute=work.recompute, tensor=tensor, host=host, sends=sends)
+    return StageTime(compute=compute, recompute=work.recompute, tensor=tensor, host=host, sends=sends)
 
 
 def _host_wait(shape: StageShape, *, axes: Axes, inputs: Inputs, device_s: FloatColumn) -> FloatColumn:
@@ -175,15 +179,14 @@ def _tensor_parallel(shape: StageShape, *, axes: Axes, work: Work, inputs: Input
     return tensor + sequence + expert
 
 
-def _data_parallel(axes: Axes, *, inputs: Inputs, backward_s: FloatColumn) -> FloatColumn:
-    """Gradient reduction and parameter gathering where they show.
+def data_parallel_s(shape: StageShape, *, axes: Axes, inputs: Inputs, backward_s: FloatColumn) -> FloatColumn:
+    """Gradient reduction and parameter gathering of one stage where they show.
 
     Stage 0: all-reduce of e T once a step. Stages 1, 2: reduction of e T (once; stage 2: every micro-batch; DeepSpeed
     uses all-reduce over each bucket, `use_multi_rank_bucket_allreduce`), then all-gather of e P. Stage 3: two gathers
     and one reduce-scatter of e P every micro-batch, behind compute as far as it reaches.
     """
     profile, cluster = inputs.profile, inputs.cluster
-    shape = stage_shape(0, axes=axes, model=inputs.model)
     params = rank_parameters(shape, axes=axes, inputs=inputs)
     inner = axes.tensor
     group = Group(size=axes.shards, per_node=np.clip(axes.gpus_per_node / inner, 1.0, axes.shards))
@@ -209,14 +212,13 @@ def _data_parallel(axes: Axes, *, inputs: Inputs, backward_s: FloatColumn) -> Fl
     return np.where(stage == 3, third - hidden, below)
 
 
-def _update(axes: Axes, *, inputs: Inputs) -> tuple[FloatColumn, FloatColumn]:
-    """Optimizer seconds on the device, and on the host with its transfers.
+def update_s(shape: StageShape, *, axes: Axes, inputs: Inputs) -> tuple[FloatColumn, FloatColumn]:
+    """Optimizer seconds of one stage on the device, and on the host with its transfers.
 
     Device: states read and written once and the copies around them: (2 (4 + moments) + 4 + 2 e + copies) T / n bytes,
     and the host's loop over parameter tensors. Host: the same on host memory, gradients and weights over its link.
     """
     gpu = inputs.cluster.gpu
-    shape = stage_shape(0, axes=axes, model=inputs.model)
     params = rank_parameters(shape, axes=axes, inputs=inputs)
     trained = params.trained_dense + params.trained_expert
     shard = params.trained_dense / axes.shards + params.trained_expert / axes.expert_shards

@@ -100,7 +100,7 @@ def parse_sampler(value: Any) -> str:
 
 class TrialsSection(StrictModel):
     mode: TrialModeWord = Field(default=TrialMode.AUTO, description="auto, real, emulated or none")
-    max_trials: int = Field(default=24, ge=1, le=100_000, description="the most trials of one search")
+    max_trials: int = Field(default=24, ge=0, le=100_000, description="the most trials of one search")
     time_budget: Duration = Field(default=900.0, description="the time all trials may take, such as 15m")
     steps: int = Field(default=5, ge=1, le=10_000, description="timed steps of one trial, after the warm-up step")
     timeout: Duration = Field(default=120.0, description="the time one trial may take, such as 120s")

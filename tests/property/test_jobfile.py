@@ -88,7 +88,7 @@ _searches = _some_of(
 )
 _trials = _some_of(
     mode=st.sampled_from(["auto", "real", "emulated", "none"]),
-    max_trials=st.integers(1, 100_000),
+    max_trials=st.integers(0, 100_000),
     time_budget=st.one_of(st.sampled_from(["15m", "1h30m", "2d"]), st.floats(0.001, 2_592_000)),
     steps=st.integers(1, 10_000),
     timeout=st.integers(1, 1000).map(lambda seconds: f"{seconds}s"),

@@ -38,7 +38,7 @@ APPENDED = [
     ("trials: {timeout: -3}", "from 1 millisecond to 30 days", "90s"),
     ("trials: {time_budget: 0s}", "from 1 millisecond to 30 days", "90s"),
     ("trials: {time_budget: 99999999h}", "from 1 millisecond to 30 days", "90s"),
-    ("trials: {max_trials: 0}", "must be at least 1, found the number 0", "at least 1"),
+    ("trials: {max_trials: -1}", "must be at least 0, found the number -1", "at least 0"),
     ("trials: {mode: none, sampler: tpee}", "must be one of guided, tpe, random", "guided"),
     ("memory_headroom: .nan", "must be a finite number", "ordinary"),
     ("memory_headroom: -.inf", "must be a finite number", "ordinary"),
