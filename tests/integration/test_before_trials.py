@@ -11,7 +11,7 @@ from tests.integration.running import Planner, planner_fixture
 planner = planner_fixture
 JOB = """\
 model: {name: tiny-llama-cpu}
-training: {seq_len: 64, global_batch_size: 8}
+training: {seq_len: 64, global_batch_size: 16}
 cluster: {gpu: cpu, nodes: 1, gpus_per_node: 2, memory_gib: 2}
 search: {zero_stage: 0, tensor_parallel_size: 1, pipeline_parallel_size: 1, micro_batch_size: 4, precision: fp32}
 """
