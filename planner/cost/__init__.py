@@ -17,6 +17,7 @@ from planner.cost.profile import (
     profile_for,
 )
 from planner.cost.screening import SCREEN_MARGIN_FRACTION, screened_out
+from planner.cost.stages import StageProfile, stage_profiles
 
 screen_margin_fraction = SCREEN_MARGIN_FRACTION
 
@@ -31,10 +32,12 @@ __all__ = [
     "Calibration",
     "EstimateColumns",
     "RuntimeProfile",
+    "StageProfile",
     "corrected_time_s",
     "estimate_columns",
     "fit_calibration",
     "profile_for",
     "screen_margin_fraction",
     "screened_out",
+    "stage_profiles",
 ]

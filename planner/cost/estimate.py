@@ -41,9 +41,25 @@ def estimate_columns(
 
     `calibration` corrects memory and time from trials of this model on this machine; its result is marked `fitted`.
     """
-    vectors = _vector_share(model)
-    optimizer = training.optimizer
-    inputs = Inputs(
+    inputs = inputs_of(model=model, training=training, cluster=cluster, profile=profile, calibration=calibration)
+    chunks = [
+        _estimate_chunk(axes_of(_rows(columns, start), training=training, cluster=cluster), inputs=inputs)
+        for start in range(0, max(len(columns), 1), _CHUNK_ROWS)
+    ]
+    return joined(chunks)
+
+
+def inputs_of(
+    *,
+    model: ModelSpec,
+    training: TrainingSpec,
+    cluster: ClusterSpec,
+    profile: RuntimeProfile,
+    calibration: Calibration,
+) -> Inputs:
+    """What all candidates of one call share."""
+    optimizer, vectors = training.optimizer, _vector_share(model)
+    return Inputs(
         model=model,
         training=training,
         cluster=cluster,
@@ -52,11 +68,6 @@ def estimate_columns(
         calibration=calibration,
         moments=moment_bytes(optimizer.name, momentum=optimizer.momentum, vector_share=vectors),
     )
-    chunks = [
-        _estimate_chunk(axes_of(_rows(columns, start), training=training, cluster=cluster), inputs=inputs)
-        for start in range(0, max(len(columns), 1), _CHUNK_ROWS)
-    ]
-    return joined(chunks)
 
 
 def _rows(columns: CandidateColumns, start: int) -> CandidateColumns:

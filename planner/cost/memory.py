@@ -57,21 +57,38 @@ def memory_around(peak: Peak, *, axes: Axes, inputs: Inputs) -> Memory:
     of it allocated.
     """
     is_cpu = inputs.cluster.gpu.device is DeviceKind.CPU
-    nothing: FloatColumn = np.zeros(len(axes))
-    communication = _communication_bytes(axes, inputs=inputs)
-    fixed: FloatColumn = nothing if is_cpu else communication + _CONTEXT_BYTES
-    slack = nothing if is_cpu else _slack(axes, peak=peak, inputs=inputs, fixed=fixed)
+    top = beside_tensors(axes, peak=peak, inputs=inputs)
+    fixed = top.communication + top.context
     host, disk = _host_and_disk(axes, peak=peak, inputs=inputs)
     return Memory(
         peak=peak,
-        slack=slack,
-        communication=nothing if is_cpu else communication,
-        context=nothing if is_cpu else np.full(len(axes), _CONTEXT_BYTES),
+        slack=top.slack,
+        communication=top.communication,
+        context=top.context,
         low=low_bytes(peak.allocated, fixed=fixed, is_cpu=is_cpu),
         high=high_bytes(peak.allocated, fixed=fixed, is_cpu=is_cpu),
         host=host,
         disk=disk,
     )
+
+
+@record
+class OnTop:
+    """Bytes on the device that are no tensor's."""
+
+    slack: FloatColumn
+    communication: FloatColumn
+    context: FloatColumn
+
+
+def beside_tensors(axes: Axes, *, peak: Peak, inputs: Inputs) -> OnTop:
+    """Slack of the allocator, communication buffers and the context beside a peak; nothing on a CPU."""
+    nothing: FloatColumn = np.zeros(len(axes))
+    if inputs.cluster.gpu.device is DeviceKind.CPU:
+        return OnTop(slack=nothing, communication=nothing, context=nothing)
+    communication = _communication_bytes(axes, inputs=inputs)
+    slack = _slack(axes, peak=peak, inputs=inputs, fixed=communication + _CONTEXT_BYTES)
+    return OnTop(slack=slack, communication=communication, context=np.full(len(axes), _CONTEXT_BYTES))
 
 
 def _communication_bytes(axes: Axes, *, inputs: Inputs) -> FloatColumn:

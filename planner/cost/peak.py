@@ -21,6 +21,8 @@ from planner.spec.hardware import GpuSpec
 from planner.spec.kinds import DeviceKind, Runtime
 
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
+# The moments of a step that can be the peak, in the order of `_moments`.
+MOMENTS = ("loss", "first gradients", "end of backward", "optimizer step")
 
 _MIB = float(2**20)
 # PyTorch keeps one cuBLAS workspace per handle and stream; forward and backward run on two threads, hence two
@@ -61,25 +63,36 @@ def worst_peak(axes: Axes, *, inputs: Inputs) -> Peak:
 
 
 def stage_peak(shape: StageShape, *, axes: Axes, inputs: Inputs) -> Peak:
-    """Maximum over the moments of one stage: loss, first gradients, end of backward with reduction, optimizer step."""
+    """Maximum over the moments of one stage."""
+    moments = stage_moments(shape, axes=axes, inputs=inputs)
+    choice = np.argmax(np.stack([peak.allocated for peak in moments]), axis=0)
+    return Peak(
+        parts={kind: np.choose(choice, [peak.parts[kind] for peak in moments]) for kind in KINDS},
+        allocated=np.choose(choice, [peak.allocated for peak in moments]),
+        stage=shape.index.astype(np.int64),
+    )
+
+
+def stage_moments(shape: StageShape, *, axes: Axes, inputs: Inputs) -> tuple[Peak, ...]:
+    """What one stage holds at each of `MOMENTS`, corrected by the calibration."""
     params = rank_parameters(shape, axes=axes, inputs=inputs)
     states = _rank_states(params, axes=axes, inputs=inputs)
     activations = stage_activations(shape, axes=axes, inputs=inputs)
     moments = _moments(states, activations=activations, shape=shape)
-    choice = np.argmax(np.stack([held.total + alive for held, alive in moments]), axis=0)
+    return tuple(_at_moment(held, alive, shape=shape, inputs=inputs) for held, alive in moments)
+
+
+def _at_moment(held: Held, alive: FloatColumn, *, shape: StageShape, inputs: Inputs) -> Peak:
     scale, offset = inputs.calibration.memory_scale, inputs.calibration.memory_offset_bytes
+    workspace = _workspace_bytes(held.total + alive, gpu=inputs.cluster.gpu)
     parts = {
-        "parameters": np.choose(choice, [held.parameters for held, _ in moments]),
-        "gradients": np.choose(choice, [held.gradients for held, _ in moments]),
-        "optimizer": np.choose(choice, [held.optimizer for held, _ in moments]),
-        "activations": np.choose(choice, [alive for _, alive in moments]),
-        "buffers": np.choose(choice, [held.buffers for held, _ in moments]),
+        "parameters": held.parameters * scale,
+        "gradients": held.gradients * scale,
+        "optimizer": held.optimizer * scale,
+        "activations": alive * scale,
+        "buffers": np.maximum((held.buffers + workspace) * scale + offset, 0.0),
     }
-    tensors = sum(parts.values(), start=np.zeros(len(axes)))
-    parts["buffers"] = parts["buffers"] + _workspace_bytes(tensors, gpu=inputs.cluster.gpu)
-    parts = {kind: values * scale for kind, values in parts.items()}
-    parts["buffers"] = np.maximum(parts["buffers"] + offset, 0.0)
-    allocated = sum(parts.values(), start=np.zeros(len(axes)))
+    allocated = sum(parts.values(), start=np.zeros_like(alive))
     return Peak(parts=parts, allocated=allocated, stage=shape.index.astype(np.int64))
 
 
