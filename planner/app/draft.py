@@ -21,9 +21,9 @@ from planner.spec import Candidate, Estimate, JobSpec, TrialMode, TrialRecord
 from planner.spec._record import record
 from planner.spec.columns import BoolColumn, CandidateColumns, IntColumn, candidate_at, columns_of
 
+_NO_CALIBRATION = Calibration()
 NUM_SHOWN = 5  # candidates shown of a kind: those tried first, the best untried, the screened
 NODE_FACTORS = (2, 4, 8, 16, 32, 64)  # larger clusters that are looked at when nothing fits
-_NO_CALIBRATION = Calibration()
 VALIDATION_S = 60.0  # at most, on two cores: importing, and a few small ranks
 
 
@@ -31,7 +31,7 @@ VALIDATION_S = 60.0  # at most, on two cores: importing, and a few small ranks
 class Draft:
     """`order` ranks all legal candidates by the model, best first: those that fit before those that do not.
 
-    `screened` marks those that no trial is spent on.
+    `screened` marks those that no trial is spent on. `calibration`: what the estimates were corrected by.
     """
 
     job: JobSpec
@@ -39,6 +39,7 @@ class Draft:
     estimates: EstimateColumns
     screened: BoolColumn
     order: IntColumn
+    calibration: Calibration = _NO_CALIBRATION
 
     @property
     def columns(self) -> CandidateColumns:
@@ -54,15 +55,18 @@ class Draft:
         return CandidateRow(key=candidate.key, candidate=candidate, estimate=self.estimates.record_at(index))
 
 
-def draft_plan(job: JobSpec) -> Draft:
-    """Enumerate, price and screen. Raises NoFeasiblePlan when nothing is legal or everything is too large."""
+def draft_plan(job: JobSpec, *, calibration: Calibration = _NO_CALIBRATION) -> Draft:
+    """Enumerate, price and screen. Raises NoFeasiblePlan when nothing is legal or everything is too large.
+
+    `calibration`: what trials of an earlier or a larger plan of the job teach the model.
+    """
     space = enumerate_candidates(job)
     if not len(space.columns):
         raise explain_empty(space, job)
-    estimates = estimate_space(job, space.columns)
+    estimates = estimate_space(job, space.columns, calibration=calibration)
     screened = screened_out(estimates)
     order = best_first(job, space.columns, estimates, screened=screened)
-    draft = Draft(job=job, space=space, estimates=estimates, screened=screened, order=order)
+    draft = Draft(job=job, space=space, estimates=estimates, screened=screened, order=order, calibration=calibration)
     if screened.all():
         raise _nothing_fits(draft)
     return draft

@@ -59,6 +59,7 @@ def choices_by_model(draft: Draft) -> Iterator[Selection]:
             promise=_computed_promise(chosen.estimate),
             trial=None,
             runner_up=_computed_runner_up(second) if second is not None else None,
+            calibration=draft.calibration,
         )
 
 
@@ -117,7 +118,7 @@ def calibrate(draft: Draft, trials: tuple[TrialRecord, ...]) -> Calibration:
     """What trials teach the model about this machine and model: those measured, and those that ran out of memory."""
     tried = [trial for trial in trials if isinstance(trial.outcome, Measured | OutOfMemory)]
     if not tried:
-        return Calibration()
+        return draft.calibration
     candidates = tuple(trial.candidate for trial in tried)
     ends = list(zip(estimate_candidates(draft.job, candidates), (trial.outcome for trial in tried)))
     return fit_calibration(

@@ -1,0 +1,279 @@
+"""The steps of planning, from a resolved job to a plan folder whose files have run; `plan` and `replan` take them.
+
+Owns the order of the steps. What is decided is pure and elsewhere: the candidates (`draft`), the choice (`selection`),
+the gates (`validate`), the folder's contents (`write`).
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+from planner.app.ability import Ability, decide_trials
+from planner.app.draft import Draft, draft_plan, outline_search, search_problem
+from planner.app.emulation import EmulatedEvaluator, Stage
+from planner.app.pin import Pinned, find_pinned
+from planner.app.pin_trial import TriedPin, try_pinned
+from planner.app.progress import Progress, SearchOutline
+from planner.app.requests import PlanRequest, PlanResult
+from planner.app.selection import Selection, choices_by_model, choices_by_trials
+from planner.app.trials import TrialEvaluator, open_pool
+from planner.app.validate import validate_selection
+from planner.app.write import PlanParts, refuse_unlaunchable, write_plan_folder
+from planner.cost import Calibration
+from planner.errors import InputError, NotExpressible, TrialsUnavailable
+from planner.jobfile import dump_job, parse_pin
+from planner.rundir import RunDir, names
+from planner.search import (
+    Evaluator,
+    SearchPorts,
+    SearchProblem,
+    SearchResult,
+    StudyPlace,
+    run_search,
+    shared_trials,
+    study_place,
+)
+from planner.spec import JobSpec, TrialMode, TrialPolicy, TrialRecord, ValidationStep
+from planner.spec._record import record
+from planner.trial import Machine, WarmPool
+
+# Choices that may fail validation before the planner gives up: one failing is bad luck, three are a wrong environment.
+MAX_CHOICES = 3
+
+
+@record
+class Earlier:
+    """What an earlier plan of the job teaches: `trials` hold as they are, `calibration` is what the others say.
+
+    Both are empty without an earlier plan."""
+
+    trials: tuple[TrialRecord, ...] = ()
+    calibration: Calibration = Calibration()
+
+    def enlarged(self, policy: TrialPolicy) -> TrialPolicy:
+        """The limits of a search that is given these trials beside its own."""
+        spent_s = sum(trial.duration_s for trial in self.trials)
+        return replace(
+            policy,
+            max_trials=policy.max_trials + len(self.trials),
+            time_budget_s=policy.time_budget_s + spent_s,
+        )
+
+
+@record
+class Planning:
+    """One planning: what it works on and whom it tells."""
+
+    request: PlanRequest
+    job: JobSpec
+    machine: Machine
+    ability: Ability
+    draft: Draft
+    problem: SearchProblem
+    console: Progress
+    pinned: Pinned | None = None
+    earlier: Earlier = Earlier()
+
+    @property
+    def runs_trials(self) -> bool:
+        return self.ability.mode is not TrialMode.NONE
+
+
+def prepare(
+    request: PlanRequest, *, console: Progress, job: JobSpec, machine: Machine, earlier: Earlier | None = None
+) -> Planning:
+    """Everything before the first trial: which trials can run here, the candidates, what the model says of them."""
+    pin = parse_pin(request.pin) if request.pin else None
+    earlier = earlier or Earlier()
+    ability = decide_trials(job, machine)
+    if job.trials.max_trials == 0 and job.trials.mode is TrialMode.AUTO and not request.resume:
+        ability = Ability(mode=TrialMode.NONE, note="max_trials is 0: every number is computed")
+    if ability.mode is not TrialMode.NONE:
+        _refuse_missing_data(job)
+    if ability.mode is TrialMode.NONE and request.join:
+        raise TrialsUnavailable(
+            "this machine cannot join a study",
+            why=f"to join is to run trials; {ability.note}",
+            fix="join from the machine that the job is for",
+        )
+    console.stage("enumerate and price the candidates")
+    draft = draft_plan(job, calibration=earlier.calibration)
+    refuse_unlaunchable(draft)
+    seed = job.training.seed if request.seed is None else request.seed
+    problem = search_problem(draft, seed=seed, machine=machine.fingerprint)
+    problem = replace(problem, policy=earlier.enlarged(problem.policy))
+    shared = any(gpu.processes for gpu in machine.gpus)
+    return Planning(
+        request=request,
+        job=job,
+        machine=machine,
+        ability=ability,
+        draft=draft,
+        problem=replace(problem, machine_is_shared=shared),
+        console=console,
+        pinned=find_pinned(draft, pin) if pin is not None else None,
+        earlier=earlier,
+    )
+
+
+def _refuse_missing_data(job: JobSpec) -> None:
+    """Trials read the job's own tokens; a plan for another machine need not find them here."""
+    path = job.training.data.path
+    if path and not _is_readable_file(Path(path)):
+        raise InputError(
+            f"there is no token file {path} that can be read",
+            why="training.data.path names it, and trials read from it",
+            fix="correct the path, or leave training.data out for synthetic tokens",
+        )
+
+
+def _is_readable_file(path: Path) -> bool:
+    try:
+        return path.is_file() and os.access(path, os.R_OK)
+    except (OSError, ValueError):
+        return False
+
+
+def outline_of(planning: Planning, done: tuple[TrialRecord, ...]) -> SearchOutline:
+    """What this planning would try, after the trials that are there."""
+    ours = tuple(trial for trial in done if trial.machine == planning.machine.fingerprint)
+    return outline_search(
+        planning.draft, planning.ability, problem=planning.problem, done=ours, validate=planning.request.validate
+    )
+
+
+def plan_in(run_dir: RunDir, planning: Planning) -> PlanResult:
+    """Search, choose, validate and write the folder, whose lock is held."""
+    done = run_dir.read_trials()
+    if done and not planning.request.resume:
+        raise InputError(
+            f"{run_dir.path} already holds {len(done)} trials of this job",
+            why="a new search would mix with them",
+            fix="add --resume to go on from them, or choose another folder with --out",
+        )
+    done = _with_earlier(run_dir, done, planning.earlier.trials)
+    run_dir.write_text(names.JOB, dump_job(planning.job))
+    outline = outline_of(planning, done)
+    planning.console.search_started(outline)
+    tried = None
+    if planning.runs_trials:
+        tried = _search(run_dir, planning, done=done, any_left=outline.max_trials > 0)
+    planning.console.search_ended()
+    selection, validation = _choose(run_dir, planning, tried.result if tried is not None else None)
+    if tried is not None and tried.trial is not None and tried.trial not in selection.trials:
+        selection = replace(selection, trials=(*selection.trials, tried.trial))
+    planning.console.stage("write the plan folder")
+    parts = PlanParts(
+        selection=selection,
+        validation=validation,
+        job=planning.job,
+        machine=planning.machine,
+        draft=planning.draft,
+        trials_note=planning.ability.note,
+        pinned=planning.pinned,
+    )
+    plan, report, files = write_plan_folder(run_dir, parts)
+    return PlanResult(plan_dir=run_dir.path, outline=outline, plan=plan, report=report, files=files)
+
+
+def _with_earlier(
+    run_dir: RunDir, done: tuple[TrialRecord, ...], earlier: tuple[TrialRecord, ...]
+) -> tuple[TrialRecord, ...]:
+    """The folder's trials with those of an earlier plan that still hold, made durable here as well."""
+    known = {(trial.key, trial.started_at_s) for trial in done}
+    for trial in earlier:
+        if (trial.key, trial.started_at_s) in known:
+            continue
+        number = max((one.number for one in done), default=-1) + 1
+        kept = replace(trial, number=number)
+        run_dir.append_trial(kept)
+        done += (kept,)
+    return done
+
+
+def _study_place(run_dir: RunDir, planning: Planning) -> StudyPlace:
+    """Where the study is; of a shared one that it can be used at all, before workers are started for it."""
+    request = planning.request
+    place = study_place(run_dir, url=request.storage, machine=planning.machine.fingerprint, join=request.join)
+    if place.note:
+        planning.console.note(place.note)
+    if not place.is_ours_alone:
+        found = shared_trials(place)
+        planning.console.note(
+            f"the study at {place.shown} holds {len(found)} trials so far; who else works on it shares them"
+        )
+        beside = sorted({trial.worker for trial in found if place.is_beside(trial.worker)})
+        if beside:
+            planning.console.note(
+                f"trials of {beside[0]} ran on this very machine: planners at work on one machine at the same time "
+                "disturb each other's measurements"
+            )
+    return place
+
+
+def _search(run_dir: RunDir, planning: Planning, *, done: tuple[TrialRecord, ...], any_left: bool) -> TriedPin:
+    console = planning.console
+    place = _study_place(run_dir, planning)
+
+    others: set[str] = set()
+
+    def keep(trial: TrialRecord, best: TrialRecord | None) -> None:
+        run_dir.append_trial(trial)
+        if trial.worker not in (place.worker, *others):
+            others.add(trial.worker)
+            console.note(f"trials of {trial.worker or 'an earlier run'} are shared here")
+        console.trial_ended(trial, best=best)
+
+    with closing(open_pool(planning.job.cluster.gpu.device, job=planning.job)) as pool:
+        if any_left:
+            pool.wait_ready()  # so that the first trial's time is its own
+        evaluator = _evaluator(planning, pool=pool, run_dir=run_dir)
+        ports = SearchPorts(evaluator=evaluator, place=place, on_trial=keep)
+        result = run_search(replace(planning.problem, worker=place.worker), ports=ports, done=done)
+        if planning.pinned is None:
+            return TriedPin(result=result)
+        tried = try_pinned(
+            planning.pinned, result, evaluator=evaluator, run_dir=run_dir, machine=planning.machine.fingerprint
+        )
+        if tried.trial is not None:
+            console.note(f"your layout ({planning.pinned.pin.text}) is trial {tried.trial.number}")
+            console.trial_ended(tried.trial, best=result.choice.winner if result.choice is not None else None)
+        return tried
+
+
+def _evaluator(planning: Planning, *, pool: WarmPool, run_dir: RunDir) -> Evaluator:
+    job, machine, on_start = planning.job, planning.machine, planning.console.trial_started
+    if planning.ability.gpu is not None:
+        stage = Stage(job=job, machine=machine, gpu=planning.ability.gpu)
+        return EmulatedEvaluator(stage, pool=pool, run_dir=run_dir, on_start=on_start)
+    return TrialEvaluator(job, pool=pool, run_dir=run_dir, machine=machine, on_start=on_start)
+
+
+def _choose(
+    run_dir: RunDir, planning: Planning, result: SearchResult | None
+) -> tuple[Selection, tuple[ValidationStep, ...]]:
+    """The best choice that passes validation. Raises NotExpressible when the first few do not."""
+    draft, console = planning.draft, planning.console
+    choices = choices_by_model(draft) if result is None else choices_by_trials(draft, result)
+    problems = []
+    for selection in islice(choices, MAX_CHOICES):
+        if not planning.request.validate:
+            return selection, ()
+        key = selection.candidate.key
+        console.stage(f"validate {key}")
+        log_path = run_dir.file(f"{names.LOGS_DIR}/validation.log")
+        validation = validate_selection(selection, job=planning.job, machine=planning.machine, log_path=log_path)
+        failed = next((step for step in validation if not step.passed), None)
+        if failed is None:
+            return selection, validation
+        problems.append(f"{key} did not pass validation ({failed.name}: {failed.detail})")
+        console.note(problems[-1])
+    raise NotExpressible(
+        f"none of the {len(problems)} best candidates passed validation",
+        why=problems[0],
+        fix="see logs/ in the plan folder; --no-validate writes the plan without these gates",
+    )
