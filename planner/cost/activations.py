@@ -39,7 +39,7 @@ def stage_activations(shape: StageShape, *, axes: Axes, inputs: Inputs) -> Activ
         return _traced(inputs.model.traced, axes=axes)
     architecture, layers = inputs.architecture, shape.layers + shape.encoder_layers
     plain, checkpointed = _split_layers(axes, layers=layers)
-    scores = _scores(axes, inputs=inputs)
+    scores = _scores(axes, inputs=inputs) + _masks(axes, inputs=inputs)
     whole = _per_token(architecture.layer, axes=axes) + scores + _gathered_inputs(axes, inputs=inputs)
     selective = _selective_bytes(axes, inputs=inputs, whole=whole)
     is_selective = axes.checkpointed_layers == SELECTIVE_CHECKPOINTING
@@ -88,8 +88,8 @@ def _per_token(saved: Saved, *, axes: Axes) -> FloatColumn:
 
 
 def _scores(axes: Axes, *, inputs: Inputs) -> FloatColumn:
-    """Eager attention per token: the softmax output (in fp32 with a 16-bit copy, where the model upcasts) and, with
-    dropout, its mask and the dropped copy, for every head and key position; repeated keys and values.
+    """Eager attention per token: the softmax output (in fp32 with a 16-bit copy, where the model upcasts), a cap's
+    tanh and, with dropout, its mask and the dropped copy, for every head and key position; repeated keys and values.
 
     Ulysses splits heads: a rank sees every key of the sequence for its share of the heads.
     """
@@ -98,9 +98,31 @@ def _scores(axes: Axes, *, inputs: Inputs) -> FloatColumn:
     copies = np.where(axes.is_fp32, 4.0, 4.0 + element) if architecture.softmax_upcasts else element
     if architecture.has_score_dropout:
         copies = copies + 1.0 + (0.0 if architecture.softmax_upcasts else element)
-    keys = axes.tokens * axes.sequence / axes.micro_batch
-    scores = model.num_heads * keys * copies / axes.tensor
-    return np.where(axes.is_eager, scores + _per_token(architecture.repeated, axes=axes), 0.0)
+    if architecture.scores_are_capped:
+        copies = copies + element
+    scores = architecture.attentions * model.num_heads * _keys(axes) * copies / axes.tensor
+    return np.where(axes.is_eager, scores + _per_token(architecture.eager, axes=axes), 0.0)
+
+
+def _masks(axes: Axes, *, inputs: Inputs) -> FloatColumn | float:
+    """Per token: what SDPA keeps where it is given a mask, which rules out its flash kernel and grouped heads.
+
+    A sliding window shorter than the sequence: a mask of keys in the training precision for every sample (torch turns
+    the boolean one into it), keys and values repeated. T5's relative positions: heads x keys, once for all samples.
+    """
+    model, keys = inputs.model, _keys(axes)
+    if model.model_type == "t5":
+        biases = model.num_heads * keys * axes.element_bytes / axes.micro_batch
+        return np.where(axes.is_sdpa, biases, 0.0)
+    if not model.sliding_window or not inputs.profile.hugging_face_code:
+        return 0.0
+    masked = axes.is_sdpa & (keys > model.sliding_window)
+    return np.where(masked, keys * axes.element_bytes + _per_token(inputs.architecture.repeated, axes=axes), 0.0)
+
+
+def _keys(axes: Axes) -> FloatColumn:
+    """Key positions of a sequence, on all ranks that share it."""
+    return axes.tokens * axes.sequence / axes.micro_batch
 
 
 def _selective_bytes(axes: Axes, *, inputs: Inputs, whole: FloatColumn) -> FloatColumn:
@@ -111,8 +133,7 @@ def _selective_bytes(axes: Axes, *, inputs: Inputs, whole: FloatColumn) -> Float
     """
     if inputs.profile.recomputes_attention_core:
         return _per_token(inputs.architecture.layer, axes=axes)
-    keys = axes.tokens * axes.sequence / axes.micro_batch
-    scores = np.where(axes.is_eager, inputs.model.num_heads * keys * axes.element_bytes / axes.tensor, 0.0)
+    scores = np.where(axes.is_eager, inputs.model.num_heads * _keys(axes) * axes.element_bytes / axes.tensor, 0.0)
     return np.minimum(_per_token(inputs.architecture.selective, axes=axes) + scores, whole)
 
 

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from planner.cost.layer_tensors import (
     Saved,
+    added_outputs,
     attention_saved,
+    attentions_per_layer,
+    caps_logits,
+    caps_scores,
     cross_attention_saved,
     dense_mlp_saved,
     dropouts_saved,
+    eager_copies,
     experts_saved,
     kept_products,
     key_value_width,
@@ -32,19 +37,23 @@ class Architecture:
     """Per-token coefficients of one model under one profile.
 
     `layer`: an average layer, mixed as the model mixes its kinds. `selective`: the same under the per-operator policy.
-    `checkpoint`: what a checkpointed layer keeps, its input. `repeated`: key and value heads that eager attention
-    repeats. `working`: gradients alive together inside one layer's backward. `outside`: final norm, embedding, ids, the
-    transform of a masked language model's head. `loss_*`: bytes per logit at the loss's peak.
+    `checkpoint`: what a checkpointed layer keeps, its input. `eager`: what eager attention keeps beside its scores.
+    `repeated`: key and value heads repeated for each query head. `working`: gradients alive together inside one layer's
+    backward. `outside`: final norm, embedding, ids, the transform of a masked language model's head. `loss_*`: bytes
+    per logit at the loss's peak.
     """
 
     layer: Saved
     selective: Saved
     checkpoint: Saved
+    eager: Saved
     repeated: Saved
     working: Saved
     outside: Saved
     softmax_upcasts: bool
+    scores_are_capped: bool
     has_score_dropout: bool
+    attentions: float  # of a layer
     loss_bytes: float
     loss_bytes_fp32: float
     loss_bytes_split: float  # where the vocabulary is split over tensor-parallel ranks
@@ -54,14 +63,19 @@ def architecture_of(model: ModelSpec, *, profile: RuntimeProfile) -> Architectur
     """Count what `model` saves per token under `profile`. A traced module has zero coefficients here."""
     moe_share = model.num_moe_layers / model.num_layers if model.num_layers else 0.0
     loss, loss_fp32 = _loss_bytes(upcasts=model.family is ModelFamily.DECODER, profile=profile)
+    if caps_logits(model):
+        loss, loss_fp32 = loss + 2.0, loss_fp32 + 4.0
     return Architecture(
         layer=_average_layer(model, moe_share=moe_share, profile=profile),
         selective=kept_products(model, moe_share=moe_share),
         checkpoint=Saved(elements=float(model.hidden_size)),
+        eager=eager_copies(model),
         repeated=Saved(split_elements=2.0 * (query_width(model) - key_value_width(model))),
         working=_working(model, moe_share=moe_share),
         outside=_outside(model, profile=profile),
         softmax_upcasts=softmax_upcasts(model) and not profile.recomputes_attention_core,
+        scores_are_capped=caps_scores(model),
+        attentions=attentions_per_layer(model),
         has_score_dropout=model.attention_dropout_fraction > 0,
         loss_bytes=loss,
         loss_bytes_fp32=loss_fp32,
@@ -75,11 +89,11 @@ def _average_layer(model: ModelSpec, *, moe_share: float, profile: RuntimeProfil
     dense, routed = dense_mlp_saved(model, profile=profile), experts_saved(model, profile=profile)
     mlp = scaled(dense, 1.0 - moe_share) + scaled(routed, moe_share)
     norm = norm_saved(model, profile=profile)
-    layer = attention + mlp + scaled(norm, norms_per_layer(model)) + dropouts_saved(model)
+    layer = attention + mlp + scaled(norm, norms_per_layer(model)) + added_outputs(model) + dropouts_saved(model)
     if model.family is not ModelFamily.ENCODER_DECODER:
         return layer
     decoder_share = model.num_layers / max(model.num_layers + model.num_encoder_layers, 1)
-    encoder = attention + mlp + scaled(norm, 2.0) + dropouts_saved(model)
+    encoder = attention + mlp + scaled(norm, 2.0) + dropouts_saved(model)  # dropouts: the mean of both stacks
     return scaled(layer + cross_attention_saved(model), decoder_share) + scaled(encoder, 1.0 - decoder_share)
 
 

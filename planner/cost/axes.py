@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from planner.cost.layer_tensors import caps_scores
 from planner.spec._record import record
 from planner.spec.columns import ATTENTIONS, OFFLOAD_DEVICES, PRECISIONS, BoolColumn, CandidateColumns, FloatColumn
 from planner.spec.hardware import ClusterSpec
 from planner.spec.job import TrainingSpec
 from planner.spec.kinds import Attention, OffloadDevice, Precision
+from planner.spec.model import ModelSpec
 
 _BYTES_OF_PRECISION = np.array([precision.bytes_per_element for precision in PRECISIONS], dtype=np.float64)
-_EAGER = ATTENTIONS.index(Attention.EAGER)
+_EAGER, _SDPA = ATTENTIONS.index(Attention.EAGER), ATTENTIONS.index(Attention.SDPA)
 _NVME = OFFLOAD_DEVICES.index(OffloadDevice.NVME)
 _NO_OFFLOAD = OFFLOAD_DEVICES.index(OffloadDevice.NONE)
 _FP8 = PRECISIONS.index(Precision.FP8)
@@ -45,6 +47,7 @@ class Axes:
     is_fp32: BoolColumn
     is_fp8: BoolColumn
     is_eager: BoolColumn
+    is_sdpa: BoolColumn
     checkpointed_layers: FloatColumn
     offload_optimizer: BoolColumn
     offload_optimizer_nvme: BoolColumn
@@ -60,11 +63,13 @@ class Axes:
         return len(self.data)
 
 
-def axes_of(columns: CandidateColumns, *, training: TrainingSpec, cluster: ClusterSpec) -> Axes:
+def axes_of(columns: CandidateColumns, *, model: ModelSpec, training: TrainingSpec, cluster: ClusterSpec) -> Axes:
     """Turn candidate columns into float columns.
 
-    world = data x tensor x pipeline x sequence; the experts' data-parallel size is data x sequence / expert.
+    world = data x tensor x pipeline x sequence; the experts' data-parallel size is data x sequence / expert. A model
+    that has no SDPA runs eager attention where it is asked for (`runtime/whole.py`).
     """
+    is_sdpa, has_sdpa = columns.attention == _SDPA, not caps_scores(model)
     data, tensor, pipeline, sequence, expert = (
         column.astype(np.float64)
         for column in (
@@ -92,7 +97,8 @@ def axes_of(columns: CandidateColumns, *, training: TrainingSpec, cluster: Clust
         element_bytes=_BYTES_OF_PRECISION[columns.precision],
         is_fp32=_BYTES_OF_PRECISION[columns.precision] == 4,
         is_fp8=columns.precision == _FP8,
-        is_eager=columns.attention == _EAGER,
+        is_eager=(columns.attention == _EAGER) | (is_sdpa & (not has_sdpa)),
+        is_sdpa=is_sdpa & has_sdpa,
         checkpointed_layers=columns.checkpointed_layers.astype(np.float64),
         offload_optimizer=columns.offload_optimizer != _NO_OFFLOAD,
         offload_optimizer_nvme=columns.offload_optimizer == _NVME,

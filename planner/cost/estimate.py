@@ -43,7 +43,7 @@ def estimate_columns(
     """
     inputs = inputs_of(model=model, training=training, cluster=cluster, profile=profile, calibration=calibration)
     chunks = [
-        _estimate_chunk(axes_of(_rows(columns, start), training=training, cluster=cluster), inputs=inputs)
+        _estimate_chunk(axes_of(_rows(columns, start), model=model, training=training, cluster=cluster), inputs=inputs)
         for start in range(0, max(len(columns), 1), _CHUNK_ROWS)
     ]
     return joined(chunks)

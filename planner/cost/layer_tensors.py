@@ -1,9 +1,7 @@
 """The tensors that one transformer layer saves for its backward pass, counted one by one.
 
 Owns the counts. They were read in transformers 5.24 (`modeling_llama`, `_gpt2`, `_bert`, `_mixtral`, `_phi3`, `_gemma`,
-`_deepseek_v3`, `_t5`, `integrations/moe.py`) and compared with what autograd really saves (saved-tensor hooks on small
-models): within 0.5 % for llama, qwen2, qwen3, mistral, mixtral, qwen3-moe, gpt2, bert and vit.
-
+`_deepseek_v3`, `_t5`, `integrations/moe.py`) and compared with what autograd really saves (saved-tensor hooks on XX
 Notation: h hidden size, a query width (heads x head size), g key/value width, f feed-forward size, e bytes of an
 element.
 """
@@ -11,6 +9,7 @@ element.
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from planner.cost.profile import RuntimeProfile
 from planner.spec._record import record
@@ -21,6 +20,8 @@ from planner.spec.model import ModelSpec
 _QUERY_KEY_NORM = frozenset({"qwen3", "qwen3_moe", "gemma3", "gemma3_text", "olmo2", "olmoe"})
 # RMSNorm multiplies in fp32 (1 + weight) before going back to 16 bit: one more fp32 tensor.
 _NORM_SCALES_IN_FP32 = frozenset({"gemma", "gemma2", "gemma3", "gemma3_text"})
+# Scores and logits are capped with a tanh; attention's and the MLP's outputs are normalised before they are added.
+_CAPPED = frozenset({"gemma2"})
 # Query, key and value are slices of one product, and the value slice keeps all of it alive.
 _FUSED_QUERY_KEY_VALUE = frozenset({"phi3"})
 _FUSED_PRODUCTS = frozenset({"phi3", "gpt2"})
@@ -78,11 +79,39 @@ def _value_width(model: ModelSpec) -> float:
     return float(model.num_heads * (model.v_head_size or model.head_size))
 
 
+def _config(model: ModelSpec) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(model.config_json) if model.config_json else {}
+    return found
+
+
 def activation_name(model: ModelSpec) -> str:
-    """The MLP's activation as the config names it, or as the family usually has it."""
-    config = json.loads(model.config_json) if model.config_json else {}
+    """The MLP's activation as the config names it, or as the family usually has it. T5 says `gated-gelu` for GELU
+    written in Python (configuration_t5.py)."""
+    config = _config(model)
+    projection = str(config.get("feed_forward_proj") or "")
+    if projection:
+        return "gelu_new" if projection == "gated-gelu" else projection.removeprefix("gated-")
     keys = ("hidden_act", "activation_function", "hidden_activation", "dense_act_fn")
     return next((str(config[key]) for key in keys if config.get(key)), _USUAL_ACTIVATION.get(model.model_type, ""))
+
+
+def caps_scores(model: ModelSpec) -> bool:
+    """Whether attention's scores go through a tanh, which only eager attention can do (Gemma 2)."""
+    usual = 50.0 if model.model_type in _CAPPED else None
+    return bool(_config(model).get("attn_logit_softcapping", usual))
+
+
+def caps_logits(model: ModelSpec) -> bool:
+    """Whether the logits go through a tanh, whose output stays for backward (Gemma 2)."""
+    usual = 30.0 if model.model_type in _CAPPED else None
+    return bool(_config(model).get("final_logit_softcapping", usual))
+
+
+def attentions_per_layer(model: ModelSpec) -> float:
+    """1; an encoder-decoder's decoder layers attend to the encoder too: the mean over both stacks."""
+    if model.family is not ModelFamily.ENCODER_DECODER:
+        return 1.0
+    return 1.0 + model.num_layers / max(model.num_layers + model.num_encoder_layers, 1)
 
 
 def softmax_upcasts(model: ModelSpec) -> bool:
@@ -111,15 +140,38 @@ def norms_per_layer(model: ModelSpec) -> float:
 
 def norm_saved(model: ModelSpec, *, profile: RuntimeProfile) -> Saved:
     """RMSNorm in Hugging Face: fp32 copy 4h (autograd of pow and mul), normalised h, weighted h (the next product's
-    input); T5's also keeps its 16-bit input. LayerNorm and fused RMSNorm: input h, output h. Statistics: 4 or 8 bytes.
+    input); T5's in 16 bit also keeps its input, 10 h in all, 12 h in fp32. LayerNorm and fused RMSNorm: input h, output
+    h. Statistics: 4 or 8 bytes.
     """
     hidden = float(model.hidden_size)
     if not model.rms_norm or not profile.hugging_face_code or profile.compiled:
         return Saved(elements=2.0 * hidden, bytes=8.0)
     if model.model_type in _NORM_SCALES_IN_FP32:
         return Saved(elements=hidden, bytes=8.0 * hidden + 4.0)
-    copies = 3.0 if model.model_type == "t5" else 2.0
-    return Saved(elements=copies * hidden, bytes=4.0 * hidden + 4.0)
+    if model.model_type == "t5":
+        return Saved(elements=hidden, bytes=8.0 * hidden + 4.0)
+    return Saved(elements=2.0 * hidden, bytes=4.0 * hidden + 4.0)
+
+
+def added_outputs(model: ModelSpec) -> Saved:
+    """What norms after attention and MLP do not keep, to be taken off: their output is added, no product's input."""
+    after = norms_per_layer(model) - 2.0 if model.model_type in _CAPPED else 0.0
+    return Saved(elements=-after * model.hidden_size)
+
+
+def eager_copies(model: ModelSpec) -> Saved:
+    """What eager attention keeps beside its scores, less what only a kernel keeps.
+
+    Key and value heads repeated for each query head, 2 (a - g); copies of slices instead of the whole fused product
+    (latent attention: keys and values, Phi-3: query, key and value); no log-sum-exp.
+    """
+    query, key = query_width(model), key_value_width(model)
+    saved = Saved(split_elements=2.0 * (query - key), split_bytes=-4.0 * model.num_heads)
+    if model.kv_lora_rank:
+        saved += Saved(split_elements=-2.0 / 3.0 * key)
+    if model.model_type in _FUSED_QUERY_KEY_VALUE:
+        saved += Saved(split_elements=-query - key)
+    return saved
 
 
 def attention_saved(model: ModelSpec) -> Saved:
@@ -135,7 +187,8 @@ def attention_saved(model: ModelSpec) -> Saved:
         saved = Saved(split_elements=2.0 * query + 2.0 / 3.0 * key + 2.0 * value, split_bytes=4.0 * model.num_heads)
         saved += Saved(elements=2.0 * compressed, bytes=4.0 * compressed)
     if model.model_type in _QUERY_KEY_NORM:
-        saved += Saved(split_elements=query + key, split_bytes=4.0 * (query + key))
+        statistics = 4.0 * (model.num_heads + model.num_kv_heads)
+        saved += Saved(split_elements=query + key, split_bytes=4.0 * (query + key) + statistics)
     if model.model_type in _FUSED_QUERY_KEY_VALUE:
         saved += Saved(split_elements=query + key)
     return saved
@@ -166,9 +219,11 @@ def _activation_copies(model: ModelSpec, *, profile: RuntimeProfile) -> float:
 def dense_mlp_saved(model: ModelSpec, *, profile: RuntimeProfile) -> Saved:
     """The dense MLP's tensors; without dropout between them T5's ReLU output is kept once."""
     copies = _activation_copies(model, profile=profile)
-    if model.model_type == "t5" and model.hidden_dropout_fraction > 0:
-        copies += 1.0  # the dropped output, the next product's input
-    return Saved(split_elements=copies * model.ffn_hidden_size)
+    if model.model_type != "t5" or not model.hidden_dropout_fraction:
+        return Saved(split_elements=copies * model.ffn_hidden_size)
+    if not model.gated_mlp:
+        copies += 1.0  # the dropped output, the next product's input; of a gate's product only that is kept
+    return Saved(split_elements=copies * model.ffn_hidden_size, split_bytes=float(model.ffn_hidden_size))
 
 
 def experts_saved(model: ModelSpec, *, profile: RuntimeProfile) -> Saved:
@@ -177,15 +232,16 @@ def experts_saved(model: ModelSpec, *, profile: RuntimeProfile) -> Saved:
     ffn = float(model.expert_ffn_hidden_size) * _activation_copies(model, profile=profile)
     copy = Saved(elements=2.0 * model.hidden_size, bytes=32.0, split_elements=ffn)
     router = Saved(bytes=8.0 * model.num_experts)
-    if model.model_type in _ROUTER_IN_FP32:
-        router += Saved(bytes=4.0 * model.hidden_size)
+    if model.model_type in _ROUTER_IN_FP32:  # 4 h beside 16 bit, nothing in fp32
+        router += Saved(elements=-2.0 * model.hidden_size, bytes=8.0 * model.hidden_size)
     shared = Saved(split_elements=ffn * model.num_shared_experts)
     return scaled(copy, float(model.num_experts_per_token)) + router + shared
 
 
 def dropouts_saved(model: ModelSpec) -> Saved:
-    """Two residual dropouts a layer, one mask byte an element each."""
-    return Saved(bytes=2.0 * model.hidden_size if model.hidden_dropout_fraction > 0 else 0.0)
+    """A residual dropout for each attention and the MLP, one mask byte an element each."""
+    count = 1.0 + attentions_per_layer(model)
+    return Saved(bytes=count * model.hidden_size if model.hidden_dropout_fraction > 0 else 0.0)
 
 
 def kept_products(model: ModelSpec, *, moe_share: float) -> Saved:

@@ -139,7 +139,7 @@ def test_model_states_never_rise_with_the_zero_stage(
     model: ModelSpec, shards: int, accumulation: int, precision: str
 ) -> None:
     values = {"data_parallel_size": shards, "gradient_accumulation_steps": accumulation, "precision": precision}
-    axes = axes_of(columns(zero_stage=[0, 1, 2, 3], **values), training=training(), cluster=cluster())
+    axes = axes_of(columns(zero_stage=[0, 1, 2, 3], **values), model=model, training=training(), cluster=cluster())
     shape = stage_shape(FIRST, axes=axes, model=model)
     params = rank_parameters(shape, axes=axes, inputs=inputs(model))
     held = deepspeed_states(params, axes=axes, profile=DEEPSPEED, moments=8.0).backward

@@ -35,7 +35,7 @@ def _saved_bytes_per_token(model: ModelSpec, *, precision: str, attention: str) 
     layer = architecture.layer
     whole = (layer.elements + layer.split_elements) * element + layer.bytes + layer.split_bytes
     rows = columns(precision=precision, attention=attention, micro_batch_size=2)
-    axes = axes_of(rows, training=training(seq_len=128), cluster=cluster())
+    axes = axes_of(rows, model=model, training=training(seq_len=128), cluster=cluster())
     return float(whole + _scores(axes, inputs=inputs(model, seq_len=128))[0])
 
 

@@ -17,7 +17,7 @@ BUCKET_BYTES = 1.0e9  # 5e8 elements of two bytes
 
 
 def _states(**values: object) -> States:
-    axes = axes_of(columns(**values), training=training(), cluster=cluster())
+    axes = axes_of(columns(**values), model=BILLION, training=training(), cluster=cluster())
     shape = stage_shape(FIRST, axes=axes, model=BILLION)
     params = rank_parameters(shape, axes=axes, inputs=inputs())
     return deepspeed_states(params, axes=axes, profile=DEEPSPEED, moments=8.0)
@@ -105,7 +105,10 @@ def test_muon_leaves_embeddings_and_norms_to_adam() -> None:
 def test_expert_parallel_ranks_divide_the_experts() -> None:
     model = small_model("mixtral", num_local_experts=8, num_experts_per_tok=2)
     axes = axes_of(
-        columns(data_parallel_size=8, expert_parallel_size=[1, 8]), training=training(seq_len=128), cluster=cluster()
+        columns(data_parallel_size=8, expert_parallel_size=[1, 8]),
+        model=model,
+        training=training(seq_len=128),
+        cluster=cluster(),
     )
     shape = stage_shape(FIRST, axes=axes, model=model)
     params = rank_parameters(shape, axes=axes, inputs=inputs(model))
