@@ -13,13 +13,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from planner.catalog.entries import Entry, default_folders, find_entry, fold, list_entries, unknown_name
+from planner.catalog.groups import join_groups
 from planner.catalog.hardware_schema import (
     ClusterFile,
     GpuChoice,
     GpuFile,
+    GroupEntry,
     LinkChoice,
     LinkFile,
     NamedFile,
+    NodesEntry,
+    PriceFigures,
     SourcedFigures,
 )
 from planner.catalog.strict import validate
@@ -48,6 +52,17 @@ class NodeDefaults:
 
 
 @record
+class FailureFigures:
+    """Of one node: the mean time between its failures, what it writes to where checkpoints lie. 0: not said."""
+
+    mtbf_s: float = 0.0
+    checkpoint_write_bytes_per_s: float = 0.0
+
+
+NOTHING_SAID = FailureFigures()
+
+
+@record
 class ClusterRequest:
     """What is said of a cluster; None: as usual for the GPU. `memory_cap_bytes` caps one rank."""
 
@@ -61,6 +76,9 @@ class ClusterRequest:
     memory_cap_bytes: int | None = None
     name: str = ""
     is_this_machine: bool = False
+    price: PriceFigures | None = None
+    failures: FailureFigures = FailureFigures()
+    groups: tuple[ClusterSpec, ...] = ()
 
 
 def load_gpu(name: str, *, folders: Folders | None = None) -> GpuSpec:
@@ -106,9 +124,17 @@ def match_device_name(device_name: str, *, total_bytes: int, folders: Folders | 
 
 def resolve_cluster(request: ClusterRequest) -> ClusterSpec:
     """Fill what is not said with what is usual for the GPU."""
+    if request.groups:
+        joint = join_groups(request.groups, name=request.name, inter_node_link=request.inter_node_link)
+        return replace(
+            joint,
+            mtbf_s=request.failures.mtbf_s or joint.mtbf_s,
+            checkpoint_write_bytes_per_s=request.failures.checkpoint_write_bytes_per_s
+            or joint.checkpoint_write_bytes_per_s,
+        )
     gpus_per_node = request.gpus_per_node or request.usual.gpus_per_node
     return ClusterSpec(
-        gpu=_capped(request.gpu, request.memory_cap_bytes),
+        gpu=priced(_capped(request.gpu, request.memory_cap_bytes), request.price),
         nodes=request.nodes,
         gpus_per_node=gpus_per_node,
         intra_node_link=request.intra_node_link or request.usual.intra_node_link,
@@ -116,7 +142,18 @@ def resolve_cluster(request: ClusterRequest) -> ClusterSpec:
         host_memory_bytes=request.host_memory_bytes or request.usual.host_memory_bytes_per_gpu * gpus_per_node,
         name=request.name,
         is_this_machine=request.is_this_machine,
+        mtbf_s=request.failures.mtbf_s,
+        checkpoint_write_bytes_per_s=request.failures.checkpoint_write_bytes_per_s,
     )
+
+
+def priced(gpu: GpuSpec, price: PriceFigures | None) -> GpuSpec:
+    """The GPU at another price than the catalog's; None: at that."""
+    if price is None:
+        return gpu
+    per_hour = price.usd_per_hour if price.usd_per_hour is not None else price.per_hour or 0.0
+    source = price.source + (f", {price.date}" if price.date else "")
+    return replace(gpu, price_per_hour=per_hour, price_currency=price.currency, price_source=source)
 
 
 def _capped(gpu: GpuSpec, cap_bytes: int | None) -> GpuSpec:
@@ -138,18 +175,45 @@ def _capped(gpu: GpuSpec, cap_bytes: int | None) -> GpuSpec:
 
 def cluster_request(file: ClusterFile, *, folders: Folders | None = None) -> ClusterRequest:
     """A cluster file with its names looked up."""
-    gpu_file = _chosen_gpu(file.gpu, folders)
+    request = nodes_request(file.groups[0] if file.groups else file, folders=folders)
+    if file.groups:
+        request = mixed_request(file.groups, link=chosen_link(file.inter_node_link, folders=folders), folders=folders)
+        request = replace(request, failures=failure_figures(file))
+    return replace(request, name=file.name, is_this_machine=file.this_machine)
+
+
+def mixed_request(
+    groups: tuple[GroupEntry, ...], *, link: LinkSpec | None, folders: Folders | None = None
+) -> ClusterRequest:
+    """Several kinds of nodes; `link`: what is said of the network between them."""
+    requests = [nodes_request(group, folders=folders) for group in groups]
+    clusters = tuple(resolve_cluster(request) for request in requests)
+    return ClusterRequest(gpu=requests[0].gpu, usual=requests[0].usual, inter_node_link=link, groups=clusters)
+
+
+def nodes_request(entry: NodesEntry, *, folders: Folders | None = None) -> ClusterRequest:
+    """Alike nodes with their names looked up."""
+    gpu_file = _chosen_gpu(entry.gpu, folders)
     return ClusterRequest(
         gpu=gpu_record(gpu_file),
         usual=node_defaults(gpu_file, folders=folders),
-        nodes=file.nodes,
-        gpus_per_node=file.gpus_per_node,
-        intra_node_link=chosen_link(file.intra_node_link, folders=folders),
-        inter_node_link=chosen_link(file.inter_node_link, folders=folders),
-        host_memory_bytes=gib_to_bytes(file.host_memory_gib),
-        memory_cap_bytes=gib_to_bytes(file.memory_gib),
-        name=file.name,
-        is_this_machine=file.this_machine,
+        nodes=entry.nodes,
+        gpus_per_node=entry.gpus_per_node,
+        intra_node_link=chosen_link(entry.intra_node_link, folders=folders),
+        inter_node_link=chosen_link(entry.inter_node_link, folders=folders),
+        host_memory_bytes=gib_to_bytes(entry.host_memory_gib),
+        memory_cap_bytes=gib_to_bytes(entry.memory_gib),
+        price=entry.price_per_gpu_hour,
+        failures=failure_figures(entry),
+    )
+
+
+def failure_figures(said: Any, *, below: FailureFigures = NOTHING_SAID) -> FailureFigures:
+    """Of a section with `mtbf_hours` and `checkpoint_write_gb_per_s`; what it does not say is as `below` has it."""
+    return FailureFigures(
+        mtbf_s=(said.mtbf_hours or 0.0) * 3600.0 or below.mtbf_s,
+        checkpoint_write_bytes_per_s=(said.checkpoint_write_gb_per_s or 0.0) * BYTES_PER_GB
+        or below.checkpoint_write_bytes_per_s,
     )
 
 
@@ -160,7 +224,9 @@ def chosen_link(choice: LinkChoice | None, *, folders: Folders | None = None) ->
     return link_record(choice.described) if choice.described else load_link(choice.catalog or "", folders=folders)
 
 
-def _chosen_gpu(choice: GpuChoice, folders: Folders | None) -> GpuFile:
+def _chosen_gpu(choice: GpuChoice | None, folders: Folders | None) -> GpuFile:
+    if choice is None:
+        raise TypeError("the schema lets no nodes without a GPU through")
     return choice.described or _load("gpus", choice.catalog or "", GpuFile, folders)
 
 
@@ -172,7 +238,7 @@ def gpu_record(file: GpuFile) -> GpuSpec:
         ("bandwidth", file.bandwidth),
         ("peak", file.peak),
     )
-    return GpuSpec(
+    gpu = GpuSpec(
         name=file.name,
         device=file.device,
         memory_nominal_bytes=int(file.memory.nominal_gib * BYTES_PER_GIB),
@@ -183,10 +249,10 @@ def gpu_record(file: GpuFile) -> GpuSpec:
         peak_bf16_flops_per_s=_flops_per_s(file.peak.bf16_tflops),
         peak_fp8_flops_per_s=_flops_per_s(file.peak.fp8_tflops),
         host_link_bytes_per_s=host_link.gb_per_s * BYTES_PER_GB if host_link else 0.0,
-        price_per_hour=file.price.usd_per_hour if file.price else 0.0,
         source="; ".join(f"{word} ({group.kind}): {group.source}" for word, group in groups),
         kind=weakest(*(group.kind for _, group in groups)),
     )
+    return priced(gpu, file.price)
 
 
 def _flops_per_s(tflops: float) -> float:

@@ -5,6 +5,7 @@ Every group of numbers has its `source` and `kind` (measured, emulated, fitted, 
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -20,6 +21,7 @@ Source = Annotated[str, Field(min_length=1, max_length=1000, description="where 
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 MemoryGib = Annotated[float, Field(gt=0, le=1e6)]
 GigabytesPerSecond = Annotated[float, Field(gt=0, le=1e6)]
+Hours = Annotated[float, Field(gt=0, le=1e7)]
 Teraflops = Annotated[float, Field(ge=0, le=1e6)]
 
 
@@ -54,9 +56,42 @@ class PeakFigures(SourcedFigures):
     fp8_tflops: Teraflops = Field(default=0.0, description="dense peak in fp8; 0 where the device has none")
 
 
+def parse_day(value: Any) -> str:
+    """`2026`, `2026-11` or `2026-11-30`, as text; a validator for pydantic."""
+    text = str(value) if isinstance(value, (str, int)) and not isinstance(value, bool) else ""
+    if not re.fullmatch(r"(19|20)\d{2}(-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?)?", text, re.ASCII):
+        raise complain(f"must be a date, found {describe(value)}", fix="write it like 2026-11-30, 2026-11 or 2026")
+    return text
+
+
 class PriceFigures(StrictModel):
-    usd_per_hour: float = Field(ge=0, le=1e5, description="list price of one GPU for one hour, US dollars")
-    source: Source
+    """A price of one GPU for one hour: `usd_per_hour`, or `per_hour` in another `currency`."""
+
+    usd_per_hour: float | None = Field(
+        default=None, ge=0, le=1e5, description="price of one GPU for one hour, US dollars"
+    )
+    per_hour: float | None = Field(default=None, ge=0, le=1e5, description="price of one GPU for one hour")
+    currency: str = Field(default="USD", pattern="^[A-Z]{3}$", description="three letters, such as EUR; of per_hour")
+    source: Source = "no source given"
+    date: Annotated[str, BeforeValidator(parse_day)] | None = Field(
+        default=None, description="when this was the price: 2026-11-30, 2026-11 or 2026"
+    )
+
+    @model_validator(mode="after")
+    def _one_figure(self) -> PriceFigures:
+        if (self.usd_per_hour is None) == (self.per_hour is None):
+            raise complain("needs one of usd_per_hour and per_hour", fix="write usd_per_hour: 2.5")
+        if self.usd_per_hour is not None and self.currency != "USD":
+            raise complain("gives usd_per_hour in another currency", fix="write per_hour: beside currency:")
+        return self
+
+
+def _figure_or_price(value: Any) -> Any:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return {"usd_per_hour": float(value)} if is_number else value
+
+
+Price = Annotated[PriceFigures, BeforeValidator(_figure_or_price)]
 
 
 class NamedFile(StrictModel):
@@ -113,11 +148,11 @@ class LinkChoice(StrictModel):
 LinkOption = Annotated[LinkChoice, BeforeValidator(_named_or_described)] | None
 
 
-class ClusterFile(NamedFile):
-    """`configs/clusters/<name>.yaml`, and a cluster file of the user's."""
+class NodesEntry(StrictModel):
+    """Alike nodes: a cluster file without its name, and one of the groups of a mixed cluster."""
 
-    gpu: Annotated[GpuChoice, BeforeValidator(_named_or_described)] = Field(
-        description="its GPUs: a catalog name or a description"
+    gpu: Annotated[GpuChoice, BeforeValidator(_named_or_described)] | None = Field(
+        default=None, description="its GPUs: a catalog name or a description"
     )
     nodes: Count = Field(default=1, description="how many alike nodes")
     gpus_per_node: Count | None = Field(default=None, description="GPUs of one node; left out: as usual for the GPU")
@@ -129,5 +164,48 @@ class ClusterFile(NamedFile):
     )
     host_memory_gib: MemoryGib | None = Field(default=None, description="memory of one node's host, in GiB")
     memory_gib: MemoryGib | None = Field(default=None, description="a cap on the memory of one rank, in GiB")
+    price_per_gpu_hour: Price | None = Field(
+        default=None, description="price of one GPU for one hour: a number (USD), or a mapping as in a GPU's file"
+    )
+    mtbf_hours: Hours | None = Field(default=None, description="mean time between failures of one node, in hours")
+    checkpoint_write_gb_per_s: GigabytesPerSecond | None = Field(
+        default=None, description="what one node writes to where checkpoints lie, decimal gigabytes per second"
+    )
+
+
+class GroupEntry(NodesEntry):
+    """One group of a mixed cluster."""
+
+    gpu: Annotated[GpuChoice, BeforeValidator(_named_or_described)] = Field(
+        description="its GPUs: a catalog name or a description"
+    )
+
+
+Groups = Annotated[tuple[GroupEntry, ...], Field(min_length=2, max_length=4, strict=False)]
+
+
+class ClusterFile(NamedFile, NodesEntry):
+    """`configs/clusters/<name>.yaml`, and a cluster file of the user's."""
+
+    groups: Groups | None = Field(
+        default=None, description="groups of alike nodes, in the order of the nodes; instead of gpu"
+    )
     this_machine: bool = Field(default=False, description="true when the file describes the machine it is used on")
     source: str = Field(default="", max_length=1000, description="where the numbers come from")
+
+    @model_validator(mode="after")
+    def _alike_or_mixed(self) -> ClusterFile:
+        if (self.gpu is None) == (self.groups is None):
+            raise complain("needs one of gpu and groups", fix="write gpu: for alike nodes, groups: for several kinds")
+        refuse_beside_groups(self)
+        return self
+
+
+_SAID_BY_GROUPS = ("gpus_per_node", "intra_node_link", "host_memory_gib", "memory_gib", "price_per_gpu_hour")
+
+
+def refuse_beside_groups(section: Any) -> None:
+    """What each group says for itself has no place beside `groups`."""
+    said = section.model_fields_set & {"nodes", *_SAID_BY_GROUPS}
+    if section.groups is not None and said:
+        raise complain(f"has {min(said)} beside groups", fix=f"write {min(said)} in the groups that it is about")

@@ -36,6 +36,8 @@ _GPU_COLUMNS = (
     "peak_bf16_flops_per_s",
     "peak_fp8_flops_per_s",
     "price_per_hour",
+    "price_currency",
+    "price_source",
     "intra_node_link",
     "inter_node_link",
     "kind",
@@ -50,7 +52,7 @@ def list_gpus(*, folders: Folders | None = None) -> Listing:
     for entry in list_entries("gpus", folders or default_folders()):
         file = read_entry(entry, GpuFile)
         gpu = gpu_record(file)
-        figures = tuple(getattr(gpu, column) for column in _GPU_COLUMNS[2:10])
+        figures = tuple(getattr(gpu, column) for column in _GPU_COLUMNS[2:12])
         links = (file.intra_node_link, file.inter_node_link)
         rows.append((gpu.name, ", ".join(file.aliases), *figures, *links, gpu.kind.value, entry.origin, gpu.source))
     return Listing(columns=_GPU_COLUMNS, rows=tuple(rows))

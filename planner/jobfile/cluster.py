@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from planner.catalog import (
     resolve_cluster,
     usual_node,
 )
-from planner.catalog.hardware import chosen_link, gib_to_bytes
+from planner.catalog.hardware import chosen_link, failure_figures, gib_to_bytes, mixed_request, nodes_request
+from planner.catalog.hardware_schema import PriceFigures
 from planner.errors import InputError
 from planner.jobfile.machine import MachineFacts
 from planner.jobfile.schema import ClusterSection
@@ -23,13 +25,22 @@ from planner.spec import ClusterSpec, DeviceKind
 from planner.spec.codec import DecodeError, from_plain, to_plain
 
 THIS_MACHINE = "auto"
+_OF_ALIKE_NODES = ("nodes", "gpus_per_node", "intra_node_link", "host_memory_gib", "memory_gib", "price_per_gpu_hour")
 MAX_FIGURE = 1e18  # bytes, FLOP/s, bytes/s of one device or node; counts are far below
 
 
-def cluster_of(section: ClusterSection, *, folder: Path, machine: MachineFacts | None) -> ClusterSpec:
-    """Resolve the section; paths are relative to `folder`. InputError for what does not exist or contradicts itself."""
+def cluster_of(
+    section: ClusterSection, *, folder: Path, machine: MachineFacts | None, prices: Mapping[str, PriceFigures]
+) -> ClusterSpec:
+    """Resolve the section; paths are relative to `folder`, `prices` by GPU hold where nothing nearer gives one.
+
+    InputError for what does not exist or contradicts itself.
+    """
     if section.resolved is not None:
         return _written_out(section)
+    by_gpu = {load_gpu(name).name: price for name, price in prices.items()}
+    if section.groups is not None:
+        return _mixed(section, by_gpu=by_gpu)
     request = _with_section(_source(section, folder=folder, machine=machine), section)
     if section.gpu == THIS_MACHINE and machine is not None and (request.gpus_per_node or 0) > machine.num_devices:
         raise InputError(
@@ -37,7 +48,34 @@ def cluster_of(section: ClusterSection, *, folder: Path, machine: MachineFacts |
             why="gpu: auto means this machine",
             fix="lower gpus_per_node, or name the GPU of the machine that is meant",
         )
+    if request.groups:
+        _refuse_sizes_of_groups(section)
+    elif request.price is None:
+        request = replace(request, price=by_gpu.get(request.gpu.name))
     return resolve_cluster(request)
+
+
+def _mixed(section: ClusterSection, *, by_gpu: Mapping[str, PriceFigures]) -> ClusterSpec:
+    """Groups written out in the job file."""
+    groups = tuple(
+        entry
+        if entry.price_per_gpu_hour is not None
+        else entry.model_copy(update={"price_per_gpu_hour": by_gpu.get(nodes_request(entry).gpu.name)})
+        for entry in section.groups or ()
+    )
+    request = mixed_request(groups, link=chosen_link(section.inter_node_link))
+    return resolve_cluster(replace(request, failures=failure_figures(section)))
+
+
+def _refuse_sizes_of_groups(section: ClusterSection) -> None:
+    """What each group of a cluster file says for itself cannot be changed from outside."""
+    said = [key for key in _OF_ALIKE_NODES if getattr(section, key) is not None]
+    if said:
+        raise InputError(
+            f"cluster.{said[0]} is given beside a cluster of several groups of nodes",
+            why="each group has its own",
+            fix="change it in the groups of the cluster file, or write groups: into the job file",
+        )
 
 
 def _source(section: ClusterSection, *, folder: Path, machine: MachineFacts | None) -> ClusterRequest:
@@ -61,6 +99,8 @@ def _with_section(request: ClusterRequest, section: ClusterSection) -> ClusterRe
         inter_node_link=chosen_link(section.inter_node_link) or request.inter_node_link,
         host_memory_bytes=gib_to_bytes(section.host_memory_gib) or request.host_memory_bytes,
         memory_cap_bytes=gib_to_bytes(section.memory_gib) or request.memory_cap_bytes,
+        price=section.price_per_gpu_hour or request.price,
+        failures=failure_figures(section, below=request.failures),
     )
 
 

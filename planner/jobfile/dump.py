@@ -30,7 +30,7 @@ def dump_job(job: JobSpec) -> str:
         "training": _training(job.training),
         "cluster": _cluster(job),
         "search": {axis: values for axis, values in ranges.items() if values is not None},
-        "objective": job.objective.value,
+        "objective": _objective(job),
         "memory_headroom": job.memory_headroom_fraction,
         "trials": {
             "mode": trials["mode"],
@@ -57,15 +57,37 @@ def job_hash(job: JobSpec) -> str:
     del plain["trials"]
     if not job.node_counts:  # one cluster size: hashed as before there could be several
         del plain["node_counts"]
+    if job.deadline is None:
+        del plain["deadline"]
+    else:
+        plain["deadline"] = plain["deadline"]["date"] or plain["deadline"]["within_s"]  # not the day it is asked on
     plain["launch"] = {key: plain["launch"][key] for key in ("command", "environment")}
-    cluster = plain["cluster"]
-    for described in (cluster["gpu"], cluster["intra_node_link"], cluster["inter_node_link"]):
-        del described["source"], described["kind"]
-    del cluster["name"]
-    if cluster["is_this_machine"]:
-        del cluster["gpu"]["memory_usable_bytes"], cluster["gpu"]["memory_nominal_bytes"], cluster["host_memory_bytes"]
+    plain["cluster"] = _what_decides(plain["cluster"])
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+_NOT_SAID = ("mtbf_s", "checkpoint_write_bytes_per_s", "groups")  # hashed as before they could be said
+
+
+def _what_decides(cluster: dict[str, Any]) -> dict[str, Any]:
+    """The figures of a cluster without prose, without what a deadline alone asks, and without what moves."""
+    kept = {key: value for key, value in cluster.items() if key != "name" and (value or key not in _NOT_SAID)}
+    for key in ("gpu", "intra_node_link", "inter_node_link"):
+        prose = ("source", "kind", "price_source", "price_currency")
+        kept[key] = {name: value for name, value in kept[key].items() if name not in prose}
+    if "groups" in kept:
+        kept["groups"] = [_what_decides(group) for group in kept["groups"]]
+    if cluster["is_this_machine"]:
+        del kept["gpu"]["memory_usable_bytes"], kept["gpu"]["memory_nominal_bytes"], kept["host_memory_bytes"]
+    return kept
+
+
+def _objective(job: JobSpec) -> str | dict[str, Any]:
+    due = job.deadline
+    if due is None:
+        return job.objective.value
+    return {"deadline": due.date, "start": due.start} if due.date else {"deadline": due.within_s}
 
 
 def _model(model: ModelSpec) -> dict[str, Any]:

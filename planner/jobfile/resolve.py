@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
 
 from planner.catalog import load_model, model_from_config, read_model_config
@@ -27,6 +28,7 @@ from planner.jobfile.training_schema import OptimizerSection, TrainingSection
 from planner.spec import (
     ClusterSpec,
     DataSpec,
+    Deadline,
     GpuSpec,
     JobSpec,
     Launcher,
@@ -93,18 +95,25 @@ def load_job(path: Path, overrides: tuple[str, ...] = ()) -> JobFile:
 
 
 def resolve_job(
-    job_file: JobFile, *, machine: MachineFacts | None = None, traced: TracedModule | None = None
+    job_file: JobFile,
+    *,
+    machine: MachineFacts | None = None,
+    traced: TracedModule | None = None,
+    today: date | None = None,
 ) -> JobSpec:
-    """Every default filled in. `machine` is needed for `gpu: auto`, `traced` for a factory not traced before."""
+    """Every default filled in. `machine` is needed for `gpu: auto`, `traced` for a factory not traced before, `today`
+    for a deadline whose start is not said."""
     schema, folder, document = job_file.schema, job_file.folder, job_file.document
     with _placed(document, "model", "factory", "config", "name"):
         model = _model(schema.model, folder=folder, traced=traced)
     with _placed(document, "training"):
-        training = _training(schema.training, folder=folder)
+        training = _training(schema.training, model=model, folder=folder)
     with _placed(document, "training", "seq_len"):
         _refuse_longer_than_positions(model, training)
     with _placed(document, "cluster", "gpu", "name", "file", "resolved"):
-        cluster = cluster_of(schema.cluster, folder=folder, machine=machine)
+        cluster = cluster_of(schema.cluster, folder=folder, machine=machine, prices=schema.prices)
+    with _placed(document, "objective", "deadline"):
+        deadline = _deadline(schema, today=today)
     with _placed(document, "search", "precision"):
         ranges = _ranges(schema.search, gpu=cluster.gpu)
     with _placed(document, "launch"):
@@ -114,12 +123,41 @@ def resolve_job(
         training=training,
         cluster=cluster,
         ranges=ranges,
-        objective=schema.objective,
+        objective=schema.objective.word,
         memory_headroom_fraction=schema.memory_headroom,
         trials=_trials(schema),
         launch=launch,
         node_counts=_node_counts(schema.cluster, cluster=cluster),
+        deadline=deadline,
     )
+
+
+def _deadline(schema: JobSchema, *, today: date | None) -> Deadline | None:
+    """The time from start to deadline; None for other objectives."""
+    due, start = schema.objective.deadline, schema.objective.start or today
+    if due is None:
+        return None
+    if not {"steps", "total_tokens"} & schema.training.model_fields_set:
+        raise InputError(
+            "objective.deadline has no training to hold it against",
+            why="whether a day can be met depends on how much is trained until then",
+            fix="write training: {total_tokens: 300B}, or training: {steps: …}",
+        )
+    if isinstance(due, float):
+        return Deadline(within_s=due)
+    if start is None:
+        raise InputError(
+            "objective.deadline is a day, but no day of the start is known",
+            why="what may be used is the time between the two",
+            fix="write objective: {deadline: 2027-03-01, start: 2026-12-01}",
+        )
+    if start >= due:
+        raise InputError(
+            f"objective.deadline {due} is not after the start, {start}",
+            why="what may be used is the time between the two",
+            fix="write a later deadline",
+        )
+    return Deadline(within_s=(due - start).total_seconds(), date=due.isoformat(), start=start.isoformat())
 
 
 def _node_counts(section: ClusterSection, *, cluster: ClusterSpec) -> tuple[int, ...]:
@@ -210,7 +248,7 @@ def _module(section: ModelSection, *, traced: TracedModule | None) -> ModelSpec:
     )
 
 
-def _training(section: TrainingSection, *, folder: Path) -> TrainingSpec:
+def _training(section: TrainingSection, *, model: ModelSpec, folder: Path) -> TrainingSpec:
     if section.trainable is not None:
         raise InputError(
             "training.trainable: low-rank training cannot be planned yet",
@@ -218,13 +256,19 @@ def _training(section: TrainingSection, *, folder: Path) -> TrainingSpec:
             fix="write trainable: full; `planner estimate --lora-rank` prices low-rank training",
         )
     checkpoint, data = section.checkpoint, section.data
+    if section.total_tokens is not None and model.traced is not None:
+        raise InputError(
+            "training.total_tokens counts sequences of seq_len tokens, and samples of a factory are of any kind",
+            why="how many samples that would be is not known",
+            fix="write training: {steps: …}",
+        )
     return TrainingSpec(
         seq_len=section.seq_len,
         global_batch_size=section.global_batch_size,
         optimizer=_optimizer(section.optimizer),
         gradient_clipping=float(section.gradient_clipping),
         seed=section.seed,
-        steps=section.steps,
+        steps=section.num_steps,
         warmup_steps=section.schedule.warmup_steps,
         min_learning_rate_fraction=float(section.schedule.min_lr_fraction),
         data=DataSpec(path=str(folder / data.path), token_bytes=data.token_bytes) if data else DataSpec(),

@@ -12,14 +12,14 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, model_validator
 
 from planner.catalog.documents import describe
-from planner.catalog.hardware_schema import LinkOption
-from planner.catalog.strict import StrictModel, complain, word_parser
+from planner.catalog.hardware_schema import Groups, Hours, LinkOption, Price, refuse_beside_groups
+from planner.catalog.strict import StrictModel, complain
 from planner.jobfile.cluster_sizes import parse_nodes
 from planner.jobfile.launch_schema import EnvironmentMap, KubernetesMap, LaunchSection, OptionMap
+from planner.jobfile.objective_schema import ObjectiveChoice, ObjectiveSection
 from planner.jobfile.quantities import PathText, nothing_is_empty
 from planner.jobfile.search_schema import SearchSection, TrialsSection
 from planner.jobfile.training_schema import TrainingSection
-from planner.spec import Objective
 
 
 class TracedSection(StrictModel):
@@ -93,21 +93,29 @@ class ClusterSection(StrictModel):
     inter_node_link: LinkOption = Field(default=None, description="the network between nodes, one GPU's share")
     host_memory_gib: float | None = Field(default=None, gt=0, le=1e6, description="memory of one node's host, in GiB")
     memory_gib: float | None = Field(default=None, gt=0, le=1e6, description="cap on the memory of one rank, in GiB")
+    groups: Groups | None = Field(
+        default=None, description="groups of alike nodes, each with gpu and nodes, in the order of the nodes"
+    )
+    price_per_gpu_hour: Price | None = Field(
+        default=None, description="price of one GPU for one hour: a number (USD), or {per_hour, currency, source, date}"
+    )
+    mtbf_hours: Hours | None = Field(default=None, description="mean time between failures of one node, in hours")
+    checkpoint_write_gb_per_s: float | None = Field(
+        default=None, gt=0, le=1e6, description="what one node writes to where checkpoints lie, gigabytes per second"
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> ClusterSection:
-        said = [key for key in ("gpu", "name", "file", "resolved") if getattr(self, key) is not None]
+        said = [key for key in ("gpu", "name", "file", "groups", "resolved") if getattr(self, key) is not None]
         if len(said) != 1:
             found = "has " + " and ".join(said) if said else "says no hardware"
-            raise complain(found, fix="write exactly one of gpu:, name: (a catalog cluster) or file:")
+            raise complain(found, fix="write exactly one of gpu:, name: (a catalog cluster), file: or groups:")
+        refuse_beside_groups(self)
         others = [key for key in type(self).model_fields if key not in said and getattr(self, key) is not None]
         several = ["nodes"] if self.nodes is not None and len(self.nodes) > 1 else []
         if self.resolved is not None and others != several:
             raise complain(f"has {others[0]} beside resolved", fix="change the figure inside resolved")
         return self
-
-
-ObjectiveWord = Annotated[Objective, BeforeValidator(word_parser(Objective))]
 
 
 class JobSchema(StrictModel):
@@ -119,7 +127,12 @@ class JobSchema(StrictModel):
     search: Annotated[SearchSection, BeforeValidator(nothing_is_empty)] = Field(
         default=SearchSection(), description="what may vary; an axis left out takes all that is legal"
     )
-    objective: ObjectiveWord = Field(default=Objective.THROUGHPUT, description="throughput, cost or fewest_gpus")
+    objective: ObjectiveSection = Field(
+        default=ObjectiveChoice(), description="throughput, cost, fewest_gpus, or {deadline: 2027-03-01}"
+    )
+    prices: Annotated[dict[str, Price], BeforeValidator(nothing_is_empty)] = Field(
+        default={}, max_length=1000, description="price of one GPU for one hour, by the GPU's name in the catalog"
+    )
     memory_headroom: float = Field(default=0.05, ge=0, le=0.9, description="share of the usable memory kept free")
     trials: Annotated[TrialsSection, BeforeValidator(nothing_is_empty)] = Field(
         default=TrialsSection(), description="how trials are run"

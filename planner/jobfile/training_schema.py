@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -28,6 +29,24 @@ def parse_betas(value: Any) -> tuple[float, float]:
             f"must be two numbers from 0 to below 1, found {describe(value)}", fix="write betas: [0.9, 0.95]"
         )
     return float(numbers[0]), float(numbers[1])
+
+
+_TOKENS = re.compile(r"(\d{1,12}(?:\.\d{1,6})?) ?([KMBT])", re.ASCII)
+_SCALES = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+
+
+def parse_tokens(value: Any) -> int:
+    """`300B`, `1.5T`, or a whole number; a validator for pydantic."""
+    found = _TOKENS.fullmatch(value) if isinstance(value, str) else None
+    if found is not None:
+        value = round(float(found[1]) * _SCALES[found[2]])
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10**18:
+        raise complain(
+            f"must be a number of tokens, found {describe(value)}", fix="write it like 300B, 1.5T or 2000000000"
+        )
+    return value
 
 
 class OptimizerSection(StrictModel):
@@ -99,17 +118,39 @@ class TrainingSection(StrictModel):
     )
     seed: int = Field(default=1234, ge=0, le=2**32 - 1, description="of initial weights and synthetic data")
     steps: int = Field(default=1000, ge=1, le=10**9, description="optimizer steps of the whole training")
+    total_tokens: Annotated[int, BeforeValidator(parse_tokens)] | None = Field(
+        default=None, description="tokens of the whole training, such as 300B; instead of steps"
+    )
     schedule: Annotated[ScheduleSection, BeforeValidator(nothing_is_empty)] = Field(
         default=ScheduleSection(), description="warm-up and cosine of the learning rate"
     )
     data: DataSection | None = Field(default=None, description="what the reference trainer reads")
     checkpoint: CheckpointSection | None = Field(default=None, description="what the reference trainer saves")
 
+    @property
+    def num_steps(self) -> int:
+        """Optimizer steps: as said, or as many as see `total_tokens`."""
+        if self.total_tokens is None:
+            return self.steps
+        return -(-self.total_tokens // (self.global_batch_size * self.seq_len))
+
+    @model_validator(mode="after")
+    def _one_length(self) -> TrainingSection:
+        if self.total_tokens is not None and "steps" in self.model_fields_set and self.steps != self.num_steps:
+            raise complain(
+                f"has steps: {self.steps}, but total_tokens {self.total_tokens:,} are {self.num_steps:,} steps of "
+                f"{self.global_batch_size} sequences of {self.seq_len}",
+                fix="keep one of steps and total_tokens",
+            )
+        if self.num_steps > 10**9:
+            raise complain(f"comes to {self.num_steps:,} steps", fix="correct total_tokens or the batch")
+        return self
+
     @model_validator(mode="after")
     def _warmup_ends(self) -> TrainingSection:
-        if self.schedule.warmup_steps > self.steps:
+        if self.schedule.warmup_steps > self.num_steps:
             raise complain(
-                f"has {self.schedule.warmup_steps} warm-up steps of {self.steps} steps",
+                f"has {self.schedule.warmup_steps} warm-up steps of {self.num_steps} steps",
                 fix="lower schedule.warmup_steps or raise steps",
             )
         return self

@@ -8,6 +8,7 @@ from planner.spec.estimate import Estimate, MemoryBreakdown, MemoryEstimate, Tim
 from planner.spec.hardware import ClusterSpec, GpuSpec, LinkSpec
 from planner.spec.job import (
     DataSpec,
+    Deadline,
     JobSpec,
     LaunchSpec,
     OptimizerSpec,
@@ -60,6 +61,7 @@ __all__ = [
     "CollectiveKind",
     "Crashed",
     "DataSpec",
+    "Deadline",
     "DeviceKind",
     "Diverged",
     "EmulationReport",

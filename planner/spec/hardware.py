@@ -24,7 +24,9 @@ class GpuSpec:
     peak_bf16_flops_per_s: float
     peak_fp8_flops_per_s: float = 0.0
     host_link_bytes_per_s: float = 0.0  # PCIe or C2C, one direction
-    price_per_hour: float = 0.0  # USD; 0: unknown
+    price_per_hour: float = 0.0  # of one GPU, in `price_currency`; 0: unknown
+    price_currency: str = "USD"
+    price_source: str = ""  # whose price, and of when
     source: str = ""
     kind: Provenance = Provenance.COMPUTED
 
@@ -60,7 +62,11 @@ class LinkSpec:
 
 @record
 class ClusterSpec:
-    """`nodes` alike nodes of `gpus_per_node` GPUs. The inter-node link is the share of one GPU."""
+    """`nodes` alike nodes of `gpus_per_node` GPUs. The inter-node link is the share of one GPU.
+
+    `groups`: the kinds of nodes of a mixed cluster, in the order their nodes are numbered. The cluster's own figures
+    are then what every GPU of every group can do at least, and `nodes` counts them all. (): all nodes are alike.
+    """
 
     gpu: GpuSpec
     nodes: int
@@ -70,9 +76,16 @@ class ClusterSpec:
     host_memory_bytes: int  # of one node
     name: str = ""
     is_this_machine: bool = False  # described by looking, not by name
+    mtbf_s: float = 0.0  # mean time between failures of one node; 0: not said
+    checkpoint_write_bytes_per_s: float = 0.0  # of one node to where checkpoints lie; 0: not said
+    groups: tuple[ClusterSpec, ...] = ()
 
     def __post_init__(self) -> None:
         require(self.nodes >= 1 and self.gpus_per_node >= 1, "a cluster has at least one GPU")
+        require(len(self.groups) != 1, "one kind of nodes is no mixed cluster")
+        require(all(not group.groups for group in self.groups), "a group of nodes has no groups of its own")
+        counted = sum(group.nodes for group in self.groups)
+        require(not self.groups or counted == self.nodes, "a mixed cluster has the nodes of its groups")
 
     @property
     def world_size(self) -> int:

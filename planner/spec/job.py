@@ -91,6 +91,19 @@ class LaunchSpec:
 
 
 @record
+class Deadline:
+    """All of the training's steps are done within `within_s` of the start. Dates are ISO; "" where the job file gives
+    a duration."""
+
+    within_s: float
+    date: str = ""
+    start: str = ""
+
+    def __post_init__(self) -> None:
+        require(self.within_s > 0, "a deadline lies after the start")
+
+
+@record
 class JobSpec:
     model: ModelSpec
     training: TrainingSpec
@@ -102,6 +115,9 @@ class JobSpec:
     launch: LaunchSpec = LaunchSpec()
     # Several cluster sizes to choose among, ascending; `cluster` is then described at the largest. (): that one alone.
     node_counts: tuple[int, ...] = ()
+    deadline: Deadline | None = None  # of the objective `deadline`, and of no other
 
     def __post_init__(self) -> None:
+        is_due = self.objective is Objective.DEADLINE
+        require(is_due == (self.deadline is not None), "a deadline belongs to the objective of that name")
         require(0 <= self.memory_headroom_fraction < 1, "memory headroom is a share of the usable memory")

@@ -70,6 +70,7 @@ class Objective(StrEnum):
     THROUGHPUT = "throughput"
     COST = "cost"
     FEWEST_GPUS = "fewest_gpus"
+    DEADLINE = "deadline"  # the cheapest that is done in time
 
 
 class TrialMode(StrEnum):
