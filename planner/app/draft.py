@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from planner.app.ability import Ability
+from planner.app.forecast import target_of
 from planner.app.progress import OutlinedCandidate, SearchOutline
 from planner.cost import REFERENCE_TRAINER, Calibration, EstimateColumns, estimate_columns, screened_out
 from planner.errors import NoFeasiblePlan
@@ -76,7 +77,9 @@ def best_first(
     job: JobSpec, columns: CandidateColumns, estimates: EstimateColumns, *, screened: BoolColumn
 ) -> IntColumn:
     """By the objective; of equals (on one rank, say, every ZeRO stage takes the same time) the least memory first."""
-    score = np.round(utilities(np.log(estimates.tokens_per_s), world_sizes(columns), job.objective), 6)
+    score = np.round(
+        utilities(np.log(estimates.tokens_per_s), world_sizes(columns), job.objective, target=target_of(job)), 6
+    )
     return np.lexsort((estimates.device_used_bytes, -score, ~fitting(job, estimates), screened))
 
 
@@ -108,6 +111,7 @@ def search_problem(draft: Draft, *, seed: int, machine: str) -> SearchProblem:
         usable_bytes=estimates.usable_bytes,
         memory_headroom_fraction=draft.job.memory_headroom_fraction,
         objective=draft.job.objective,
+        target=target_of(draft.job),
         num_layers=draft.job.model.num_layers,
         machine=machine,
         legal=draft.columns,

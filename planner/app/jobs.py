@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from dataclasses import fields
+from datetime import UTC, datetime
 
 from planner.app.requests import PlanRequest
 from planner.errors import InputError
@@ -30,7 +31,7 @@ def read_job(request: PlanRequest) -> tuple[JobSpec, Machine]:
     job_file = load_job(request.job_path, request.overrides + _flags(request))
     traced = trace_factory(job_file) if job_file.factory else None
     machine = probe_machine()
-    job = resolve_job(job_file, machine=machine_facts(machine), traced=traced)
+    job = resolve_job(job_file, machine=machine_facts(machine), traced=traced, today=datetime.now(UTC).date())
     return job, machine_for(job, machine)
 
 

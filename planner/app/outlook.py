@@ -86,7 +86,7 @@ def _priced(job: JobSpec, columns: CandidateColumns, estimates: EstimateColumns)
 
 def _smaller_too(job: JobSpec) -> _Priced:
     """All sizes up to the job's own, parts of one node included."""
-    asked = replace(job, objective=Objective.FEWEST_GPUS)
+    asked = replace(job, objective=Objective.FEWEST_GPUS, deadline=None)
     return _price(job, enumerate_candidates(asked).columns)
 
 

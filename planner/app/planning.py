@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from planner.app.ability import Ability, decide_trials
+from planner.app.deadline import refuse_hopeless, refuse_missed
 from planner.app.draft import Draft, draft_plan, outline_search, search_problem
 from planner.app.emulation import EmulatedEvaluator, Stage
 from planner.app.pin import Pinned, find_pinned
@@ -103,6 +104,7 @@ def prepare(
     console.stage("enumerate and price the candidates")
     draft = draft_plan(job, calibration=earlier.calibration)
     refuse_unlaunchable(draft)
+    refuse_hopeless(draft, by_model=ability.mode is TrialMode.NONE)
     seed = job.training.seed if request.seed is None else request.seed
     problem = search_problem(draft, seed=seed, machine=machine.fingerprint)
     problem = replace(problem, policy=earlier.enlarged(problem.policy))
@@ -261,6 +263,7 @@ def _choose(
     choices = choices_by_model(draft) if result is None else choices_by_trials(draft, result)
     problems = []
     for selection in islice(choices, MAX_CHOICES):
+        refuse_missed(planning.job, selection)
         if not planning.request.validate:
             return selection, ()
         key = selection.candidate.key

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from planner.app.draft import Draft, estimate_candidates, nearest_to_fitting, what_would_fit
+from planner.app.forecast import target_of
 from planner.cost import Calibration, fit_calibration
 from planner.errors import NoFeasiblePlan, PlannerError, TrialsUnavailable
 from planner.report import CandidateRow
@@ -96,6 +97,7 @@ def _winner(draft: Draft, trials: dict[str, TrialRecord]) -> Choice | None:
         objective=draft.job.objective,
         memory_headroom_fraction=draft.job.memory_headroom_fraction,
         usable_bytes=draft.estimates.usable_bytes,
+        target=target_of(draft.job),
     )
 
 

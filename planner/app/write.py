@@ -14,6 +14,7 @@ import numpy as np
 
 from planner import __version__
 from planner.app.draft import NUM_SHOWN, Draft, estimate_candidates
+from planner.app.forecast import forecast_of
 from planner.app.outlook import outlook_of
 from planner.app.pin import Pinned, find_pinned, pinned_layout
 from planner.app.selection import NO_TRIAL, Selection
@@ -187,6 +188,9 @@ def report_input(plan: Plan, selection: Selection, *, draft: Draft, plan_dir: Pa
         ),
         config_lines=config_lines(plan.candidate, job=job, deepspeed_version=dict(plan.versions).get("deepspeed", "")),
         outlook=outlook_of(draft),
+        forecast=forecast_of(
+            job, plan.candidate, step_time_s=plan.promise.step_time_s, kind=plan.promise.step_time_kind
+        ),
         pinned=pinned_layout(draft, pinned, trials=selection.trials, calibration=selection.calibration)
         if pinned is not None
         else None,

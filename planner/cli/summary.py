@@ -10,7 +10,7 @@ from rich.text import Text
 
 from planner.app.requests import PlanResult
 from planner.cli.outline import outline_lines, outline_tables
-from planner.report import ReportInput, explain_cautions, explain_choice, explain_pinned
+from planner.report import ReportInput, explain_cautions, explain_choice, explain_forecast, explain_pinned
 from planner.report.next_steps import next_commands
 from planner.report.units import one_line
 from planner.spec.codec import to_plain
@@ -29,6 +29,8 @@ def plan_summary(result: PlanResult) -> tuple[RenderableType, ...]:
     table.add_row("memory", Text(one_line(memory)))
     for place, sentence in enumerate(explain_cautions(result.report)):
         table.add_row("" if place else "the run", Text(one_line(sentence)))
+    for place, sentence in enumerate(explain_forecast(result.report.forecast)):
+        table.add_row("" if place else "in all", Text(one_line(sentence)))
     for place, sentence in enumerate(explain_pinned(result.report)):
         table.add_row("" if place else "yours", Text(one_line(sentence)))
     for name, passed, detail in _validation_rows(result.report):
@@ -55,10 +57,19 @@ def plan_document(result: PlanResult) -> dict[str, Any]:
                 **to_plain(result.report.pinned),
                 "explanation": list(explain_pinned(result.report)),
             }
+        document["forecast"] = _forecast_document(result.report)
         document["outlook"] = to_plain(result.report.outlook)
         document["files"] = [str(path) for path in result.files]
         document["next"] = [step.command for step in next_commands(result.report)]
     return document
+
+
+def _forecast_document(report: ReportInput) -> dict[str, Any] | None:
+    forecast = report.forecast
+    if forecast is None:
+        return None
+    derived = {"lost_fraction": forecast.lost_fraction, "gpu_hours": forecast.gpu_hours}
+    return {**to_plain(forecast), **derived, "is_in_time": forecast.is_in_time}
 
 
 def _validation_rows(report: ReportInput) -> tuple[tuple[str, bool, str], ...]:

@@ -6,6 +6,7 @@
 from planner.cost.calibration import Calibration, corrected_time_s, fit_calibration
 from planner.cost.columns import EstimateColumns
 from planner.cost.estimate import estimate_columns
+from planner.cost.failures import Failures, Target, failures_of
 from planner.cost.profile import (
     DEEPSPEED,
     FSDP,
@@ -31,10 +32,13 @@ __all__ = [
     "SCREEN_MARGIN_FRACTION",
     "Calibration",
     "EstimateColumns",
+    "Failures",
     "RuntimeProfile",
     "StageProfile",
+    "Target",
     "corrected_time_s",
     "estimate_columns",
+    "failures_of",
     "fit_calibration",
     "profile_for",
     "screen_margin_fraction",

@@ -20,8 +20,10 @@ _WORDS = tuple(word for word in Objective if word is not Objective.DEADLINE)
 _parse_word = word_parser(Objective)
 
 
-def parse_date(value: Any) -> date:
-    """An ISO date; a validator for pydantic."""
+def parse_date(value: Any) -> date | None:
+    """An ISO date; a validator for pydantic. What is taken back with null is None."""
+    if value is None:
+        return None
     try:
         if isinstance(value, str) and _DAY.fullmatch(value):
             return date.fromisoformat(value)
@@ -30,7 +32,7 @@ def parse_date(value: Any) -> date:
     raise complain(f"must be a date, found {describe(value)}", fix="write it like 2027-03-01")
 
 
-def parse_due(value: Any) -> date | float:
+def parse_due(value: Any) -> date | float | None:
     """A date, or the seconds of a duration such as `30d`."""
     seconds = duration_of_text(value) if isinstance(value, str) else value
     if isinstance(seconds, (int, float)) and not isinstance(seconds, bool):

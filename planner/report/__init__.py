@@ -6,6 +6,7 @@ Reading the records from a plan folder is `rundir`'s, writing the files is `app`
 from __future__ import annotations
 
 from planner.report.explain import explain_cautions, explain_choice
+from planner.report.forecast import explain_forecast
 from planner.report.html import render_html
 from planner.report.input import CandidateRow, ExplainedLine, PinnedLayout, RejectionRow, ReportInput
 from planner.report.markdown import render_markdown
@@ -21,6 +22,7 @@ __all__ = [
     "build_document",
     "explain_cautions",
     "explain_choice",
+    "explain_forecast",
     "explain_pinned",
     "render_report_html",
     "render_report_markdown",

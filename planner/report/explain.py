@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from planner.report.forecast import explain_forecast
 from planner.report.input import ReportInput
 from planner.report.units import (
     format_bytes,
@@ -41,10 +42,12 @@ def explain_cautions(report: ReportInput) -> tuple[str, ...]:
         return ("The trials ran this model with the reference trainer; your own script was not run.",)
     whole_s = training.steps * plan.promise.step_time_s
     gpus = plan.candidate.layout.world_size
-    said = [
-        f"All {format_count(training.steps)} steps of the job take about {format_seconds(whole_s)} "
-        f"({format_count(round(gpus * whole_s / 3600))} device hours)."
-    ]
+    said = []
+    if not explain_forecast(report.forecast):
+        said.append(
+            f"All {format_count(training.steps)} steps of the job take about {format_seconds(whole_s)} "
+            f"({format_count(round(gpus * whole_s / 3600))} device hours)."
+        )
     if not training.data.path:
         said.append("The job names no data (training.data): the run trains on synthetic tokens.")
     if not training.checkpoint_dir:
@@ -145,6 +148,9 @@ def lead_fraction(report: ReportInput, runner_up: RunnerUp) -> float:
 
 def _lead(report: ReportInput, runner_up: RunnerUp) -> str:
     lead = lead_fraction(report, runner_up)
+    other = find_candidate(report, runner_up.key)
+    if report.job.objective in (Objective.COST, Objective.DEADLINE) and other is not None:
+        return _cost_lead(report.plan.candidate.layout.world_size / other.layout.world_size / (1 + lead), lead=lead)
     if abs(lead) < 0.0005:
         return "It is as fast as the next best"
     if lead > 0:
@@ -152,6 +158,16 @@ def _lead(report: ReportInput, runner_up: RunnerUp) -> str:
     if report.job.objective is Objective.THROUGHPUT:
         return f"It is {format_fraction(-lead)} slower on paper than the next best"
     return f"It is {format_fraction(-lead)} slower than the next best by this objective"
+
+
+def _cost_lead(ratio: float, *, lead: float) -> str:
+    """`ratio`: a token's cost over the runner-up's, all GPUs at one price."""
+    speed = f"{format_fraction(abs(lead))} {'faster' if lead > 0 else 'slower'}"
+    if ratio > 1.0005:
+        return f"A token costs {format_fraction(ratio - 1)} more than with the next best, at a speed {speed}"
+    if ratio < 0.9995:
+        return f"A token costs {format_fraction(1 - ratio)} less than with the next best, at a speed {speed}"
+    return f"A token costs as much as with the next best, at a speed {speed}"
 
 
 def _saving_clause(report: ReportInput, runner_up: RunnerUp) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from planner.spec._record import record
 from planner.spec.candidate import Candidate
 from planner.spec.estimate import Estimate
+from planner.spec.forecast import Forecast
 from planner.spec.job import JobSpec
 from planner.spec.outlook import Outlook
 from planner.spec.plan import Plan
@@ -71,3 +72,4 @@ class ReportInput:
     config_lines: tuple[ExplainedLine, ...] = ()
     outlook: Outlook | None = None
     pinned: PinnedLayout | None = None
+    forecast: Forecast | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from planner.report.bars import memory_blocks, time_blocks
 from planner.report.document import Block, Column, Document, Paragraph, Section, Table
 from planner.report.explain import explain_cautions, explain_choice
+from planner.report.forecast import forecast_blocks
 from planner.report.input import CandidateRow, ReportInput
 from planner.report.next_steps import next_commands
 from planner.report.outlook import outlook_blocks
@@ -39,6 +40,7 @@ def build_document(report: ReportInput) -> Document:
         Section(title="Why not your layout", blocks=pinned_blocks(report)),
         Section(title="What to run next", blocks=next_commands(report)),
         Section(title="What the plan promises", blocks=_promise(report)),
+        Section(title="Days and money", blocks=forecast_blocks(report.forecast)),
         Section(title="Device memory", blocks=memory_blocks(report)),
         Section(title="Time of one step", blocks=time_blocks(report)),
         Section(title="Other clusters", blocks=outlook_blocks(report.outlook)),

@@ -64,6 +64,13 @@ def format_tokens_per_s(rate: float) -> str:
     return f"{value}{_SCALE_WORDS[step]} tokens/s"
 
 
+def format_tokens(tokens: float) -> str:
+    """`812 tokens`, `100 billion tokens`, `15.0 trillion tokens`."""
+    scales = (*_SCALE_WORDS, " trillion", " quadrillion")
+    value, step = _thousands(tokens, limit=len(scales) - 1)
+    return f"{value}{scales[step]} tokens"
+
+
 def format_rate_short(rate: float) -> str:
     """A rate in a table whose heading has the unit: `812`, `45.0 k`, `1.23 M`."""
     value, step = _thousands(rate, limit=len(_DECIMAL_PREFIXES) - 1)

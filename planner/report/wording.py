@@ -35,6 +35,7 @@ OBJECTIVE_SUPERLATIVES: dict[Objective, str] = {
     Objective.THROUGHPUT: "the fastest",
     Objective.COST: "the cheapest per token",
     Objective.FEWEST_GPUS: "the one with the fewest GPUs",
+    Objective.DEADLINE: "the cheapest that is done in time",
 }
 
 MEMORY_LABELS: tuple[tuple[str, str], ...] = (

@@ -51,7 +51,8 @@ def incumbent_of(problem: SearchProblem, observations: tuple[Observation, ...]) 
         return None
     rows = np.array([seen.row for seen in eligible])
     speeds = np.log([seen.tokens_per_s for seen in eligible])
-    values = utilities(speeds, world_sizes(problem.columns.take(rows)), problem.objective)
+    worlds = world_sizes(problem.columns.take(rows))
+    values = utilities(speeds, worlds, problem.objective, target=problem.target)
     best = int(np.argmax(values))
     return Incumbent(utility=float(values[best]), standard_error=eligible[best].standard_error_fraction)
 

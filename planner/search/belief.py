@@ -78,7 +78,7 @@ class Guide:
         interval = np.log(problem.priors.high_bytes / problem.priors.low_bytes) / _INTERVAL_DEVIATIONS
         self._memory_deviation = np.maximum(interval, _MIN_MEMORY_DEVIATION)
         self._room = np.log(problem.limit_bytes / problem.priors.memory_bytes)  # log units left below the limit
-        self.prior_utility = utilities(self._log_prior, self._worlds, problem.objective)
+        self.prior_utility = utilities(self._log_prior, self._worlds, problem.objective, target=problem.target)
         self.prior_fits = gaussian.normal_cdf(self._room / self._memory_deviation)
 
     @cached_property

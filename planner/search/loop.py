@@ -148,6 +148,7 @@ class Search:
             objective=self._problem.objective,
             memory_headroom_fraction=self._problem.memory_headroom_fraction,
             usable_bytes=self._problem.usable_bytes,
+            target=self._problem.target,
         )
 
     def _result(

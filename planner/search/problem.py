@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from planner.cost import Target
 from planner.search.storage import StudyPlace
 from planner.spec._record import record, require
 from planner.spec.candidate import Candidate
@@ -70,6 +71,7 @@ class SearchProblem:
     usable_bytes: int
     memory_headroom_fraction: float = 0.05
     objective: Objective = Objective.THROUGHPUT
+    target: Target | None = None  # of the objective `deadline`
     num_layers: int = 0
     machine: str = ""
     machine_is_shared: bool = False  # somebody else's memory moves on the devices: then no out-of-memory proves another

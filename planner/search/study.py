@@ -74,7 +74,7 @@ def told_of(trial: TrialRecord, observation: Observation, *, axes: Axes, problem
     """What Optuna is told of a trial: a pure translation."""
     value = None
     if isinstance(trial.outcome, Measured) and observation.ended is Ended.MEASURED:
-        value = study_value(trial.outcome, trial.candidate.layout.world_size, problem.objective)
+        value = study_value(trial.outcome, trial.candidate.layout.world_size, problem.objective, target=problem.target)
     elif observation.ended is Ended.OUT_OF_MEMORY:
         value = 0.0
     return Told(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from planner.cost import Target
 from planner.search.scoring import memory_bytes, standard_error_fraction, utility
 from planner.spec._record import record
 from planner.spec.candidate import Candidate
@@ -32,7 +33,12 @@ class Choice:
 
 
 def choose_winner(
-    trials: tuple[TrialRecord, ...], *, objective: Objective, memory_headroom_fraction: float, usable_bytes: int
+    trials: tuple[TrialRecord, ...],
+    *,
+    objective: Objective,
+    memory_headroom_fraction: float,
+    usable_bytes: int,
+    target: Target | None = None,
 ) -> Choice | None:
     """The best trial that ran and keeps the headroom; None when there is none.
 
@@ -41,7 +47,11 @@ def choose_winner(
     """
     limit = usable_bytes * (1.0 - memory_headroom_fraction)
     ranked = sorted(
-        (_Entry.of(trial, trial.outcome, objective) for trial in trials if isinstance(trial.outcome, Measured)),
+        (
+            _Entry.of(trial, trial.outcome, objective=objective, target=target)
+            for trial in trials
+            if isinstance(trial.outcome, Measured)
+        ),
         key=lambda entry: (-entry.utility, entry.trial.key, entry.trial.number),
     )
     eligible = [entry for entry in ranked if entry.memory_bytes <= limit and math.isfinite(entry.utility)]
@@ -62,10 +72,10 @@ class _Entry:
     standard_error_fraction: float
 
     @classmethod
-    def of(cls, trial: TrialRecord, measured: Measured, objective: Objective) -> _Entry:
+    def of(cls, trial: TrialRecord, measured: Measured, *, objective: Objective, target: Target | None) -> _Entry:
         return cls(
             trial=trial,
-            utility=utility(measured, trial.candidate.layout.world_size, objective),
+            utility=utility(measured, trial.candidate.layout.world_size, objective, target=target),
             memory_bytes=memory_bytes(measured),
             standard_error_fraction=standard_error_fraction(measured),
         )

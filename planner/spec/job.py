@@ -115,9 +115,9 @@ class JobSpec:
     launch: LaunchSpec = LaunchSpec()
     # Several cluster sizes to choose among, ascending; `cluster` is then described at the largest. (): that one alone.
     node_counts: tuple[int, ...] = ()
-    deadline: Deadline | None = None  # of the objective `deadline`, and of no other
+    deadline: Deadline | None = None  # of the objective `deadline`
 
     def __post_init__(self) -> None:
         is_due = self.objective is Objective.DEADLINE
-        require(is_due == (self.deadline is not None), "a deadline belongs to the objective of that name")
+        require(not is_due or self.deadline is not None, "the objective deadline needs one")
         require(0 <= self.memory_headroom_fraction < 1, "memory headroom is a share of the usable memory")
