@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.cost import Failures, Target
 from planner.search import SearchProblem, choose_winner, run_search
 from planner.search.acquisition import next_row
 from planner.search.belief import Guide
@@ -63,12 +64,23 @@ def _worlds(draw: st.DrawFn, *, max_trials: st.SearchStrategy[int]) -> _World:
         seed=draw(st.integers(0, 2**64)),
         objective=draw(st.sampled_from(list(Objective))),
     )
+    space = replace(space, target=_target(draw(st.floats(1.0, 1e6))))
     return _World(problem=space, outcomes=outcomes)
+
+
+def _target(tokens_per_s: float) -> Target:
+    """About so many tokens/s are needed (a little more, for failures)."""
+    failures = Failures(checkpoint_bytes=1e9)
+    return Target(tokens=tokens_per_s * 1e5, within_s=1e5, failures=failures, gpus_per_node=8)
 
 
 def _best_key(world: _World, trials: tuple[TrialRecord, ...]) -> str:
     choice = choose_winner(
-        trials, objective=world.problem.objective, memory_headroom_fraction=0.05, usable_bytes=USABLE_BYTES
+        trials,
+        objective=world.problem.objective,
+        memory_headroom_fraction=0.05,
+        usable_bytes=USABLE_BYTES,
+        target=world.problem.target,
     )
     return choice.winner.key if choice else ""
 

@@ -63,7 +63,8 @@ def test_lead_under_another_objective_admits_that_the_next_is_faster() -> None:
     )
     chosen, lead, _ = explain_choice(cheap)
     assert "the cheapest per token of 5 tried" in chosen
-    assert lead.startswith("It is 50% slower than the next best by this objective")
+    assert lead.startswith("A token costs 100% more than with the next best")
+    assert "at a speed 50% slower" in lead
     assert "saves" not in lead
 
 
