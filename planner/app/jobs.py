@@ -9,9 +9,10 @@ import sys
 from dataclasses import fields
 from datetime import UTC, datetime
 
+from planner.app.progress import Progress
 from planner.app.requests import PlanRequest
 from planner.errors import InputError
-from planner.jobfile import JobFile, MachineFacts, load_job, resolve_job
+from planner.jobfile import JobFile, MachineFacts, defaults_sentence, load_job, resolve_job
 from planner.rundir import RunDir, names
 from planner.spec import DeviceKind, JobSpec, TracedModule
 from planner.spec.codec import DecodeError, from_plain
@@ -23,12 +24,19 @@ SHORTEST_TRACE_S = 20.0  # importing torch alone takes seconds; beyond that a tr
 _THREE_LINES = re.compile(r"error: (?P<error>.*)\nwhy: (?P<why>.*)\nfix: (?P<fix>.*)\s*\Z", re.DOTALL)
 
 
-def read_job(request: PlanRequest) -> tuple[JobSpec, Machine]:
-    """The job of a request, and this machine as its trials find it.
+def read_job(request: PlanRequest, *, console: Progress) -> tuple[JobSpec, Machine]:
+    """The job of a request, and this machine as its trials find it. Site defaults that it takes are said.
 
     Raises InputError for anything wrong in the job, its factory included.
     """
-    job_file = load_job(request.job_path, request.overrides + _flags(request))
+    job_file = load_job(
+        request.job_path,
+        request.overrides + _flags(request),
+        cluster=request.cluster,
+        site_defaults=request.site_defaults,
+    )
+    if job_file.site_defaults:
+        console.note(defaults_sentence(job_file.site_defaults))
     traced = trace_factory(job_file) if job_file.factory else None
     machine = probe_machine()
     job = resolve_job(job_file, machine=machine_facts(machine), traced=traced, today=datetime.now(UTC).date())

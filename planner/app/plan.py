@@ -16,7 +16,7 @@ def plan_job(request: PlanRequest, *, console: Progress) -> PlanResult:
     Raises PlannerError for every expected end that is not a plan; what had ended by then stays in the folder.
     """
     console.stage("read the job")
-    job, machine = read_job(request)
+    job, machine = read_job(request, console=console)
     planning = prepare(request, console=console, job=job, machine=machine)
     if request.dry_run:
         resumed = request.resume and is_folder(request.out_dir)

@@ -19,6 +19,8 @@ class PlanRequest:
 
     job_path: Path
     out_dir: Path
+    cluster: str = ""  # the label of one of the job's candidate clusters, where it lists several
+    site_defaults: bool = True  # lay the site's and the user's defaults below the job
     overrides: tuple[str, ...] = ()  # `key=value`, dotted keys, applied in order
     trial_mode: TrialMode | None = None
     max_trials: int | None = None
@@ -73,6 +75,7 @@ class CatalogKind(StrEnum):
     CLUSTERS = "clusters"
     RULES = "rules"
     CAUSES = "causes"
+    DEFAULTS = "defaults"
 
 
 CatalogCell: TypeAlias = str | int | float | bool

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from planner.app.requests import PlanRequest
-from planner.cli.flags import parse_duration_s, plan_dirs
-from planner.cli.problems import error_document, print_error
-from planner.cli.session import JsonFlag, QuietFlag, Session, invocation_of, run_verb
-from planner.cli.summary import plan_document, plan_summary
-from planner.errors import InputError, Interrupted, PlannerError
+from planner.cli.flags import parse_duration_s
+from planner.cli.plan_several import plan_one, plan_places, plan_several
+from planner.cli.session import JsonFlag, QuietFlag, invocation_of, run_verb
+from planner.errors import InputError, Interrupted
 from planner.spec.kinds import TrialMode
 
 
 def plan(
     context: typer.Context,
-    jobs: Annotated[list[Path], typer.Argument(metavar="JOB.yaml", help="Job files; each gets its own plan folder.")],
+    jobs: Annotated[
+        list[Path],
+        typer.Argument(metavar="JOB.yaml", help="Job files; each (and each of its clusters) gets a plan folder."),
+    ],
     out: Annotated[
         Path | None,
         typer.Option(help="The plan folder, or with several jobs the folder they go into; default plans/JOB."),
@@ -57,6 +58,9 @@ def plan(
         str | None, typer.Option(metavar="URL", help="Work as one more planner on the study that runs at this storage.")
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Seed of the search.")] = None,
+    no_site_defaults: Annotated[
+        bool, typer.Option("--no-site-defaults", help="Do not lay the site's defaults.yaml below the job.")
+    ] = False,
     no_validate: Annotated[
         bool, typer.Option("--no-validate", help="Do not have DeepSpeed itself check the plan.")
     ] = False,
@@ -77,8 +81,10 @@ def plan(
         study_url = _study_url(storage, join, trials=trials)
         requests = tuple(
             PlanRequest(
-                job_path=path,
-                out_dir=folder,
+                job_path=place.job_path,
+                out_dir=place.out_dir,
+                cluster=place.cluster,
+                site_defaults=not no_site_defaults,
                 overrides=tuple(overrides or ()),
                 trial_mode=trials,
                 max_trials=max_trials,
@@ -91,12 +97,12 @@ def plan(
                 validate=not no_validate,
                 dry_run=dry_run,
             )
-            for path, folder in zip(paths, plan_dirs(paths, out))
+            for place in plan_places(session, paths, out=out, overrides=tuple(overrides or ()))
         )
-        if len(requests) == 1:
-            session.print_json(_plan_one(session, requests[0], debug=debug))
+        if len(requests) == 1 and not requests[0].cluster:
+            session.print_json(plan_one(session, requests[0], debug=debug)[0])
         else:
-            _plan_many(session, requests, debug=debug)
+            plan_several(session, requests, debug=debug)
 
 
 def _refuse_idle_pin(pin: str | None, *, dry_run: bool) -> None:
@@ -122,54 +128,6 @@ def _study_url(storage: str | None, join: str | None, *, trials: TrialMode | Non
             f"{flag} has no effect beside --trials none", why="a study is made of trials", fix=f"leave {flag} out"
         )
     return storage if join is None else join
-
-
-def _plan_one(session: Session, request: PlanRequest, *, debug: bool) -> dict[str, Any]:
-    try:
-        with session.progress() as progress:
-            result = session.use_cases.plan_job(request, console=progress)
-    except BaseException as problem:
-        if debug:
-            _write_debug_file(session, request, problem=problem)
-        raise
-    document = plan_document(result)
-    if debug:
-        document["debug_file"] = _write_debug_file(session, request, problem=None)
-    session.print(*plan_summary(result))
-    session.print_essential(str(result.plan_dir))
-    return document
-
-
-def _write_debug_file(session: Session, request: PlanRequest, *, problem: BaseException | None) -> str:
-    """Write it and say where; that it cannot be written changes nothing about how the planning ended."""
-    try:
-        path = session.use_cases.write_debug_file(request, words=session.words, problem=problem)
-    except PlannerError as unwritten:
-        print(f"the file for a bug report was not written: {unwritten.error}: {unwritten.why}", file=sys.stderr)
-        return ""
-    print(f"for a bug report: {path} (look it over before you send it)", file=sys.stderr)
-    return str(path)
-
-
-def _plan_many(session: Session, requests: tuple[PlanRequest, ...], *, debug: bool) -> None:
-    """Plan each job, whatever becomes of the others; the first that fails gives the exit code."""
-    documents: list[dict[str, Any]] = []
-    failures: list[PlannerError] = []
-    for request in requests:
-        try:
-            document = _plan_one(session, request, debug=debug)
-        except Interrupted:
-            raise
-        except PlannerError as error:
-            failures.append(error)
-            document = {**error_document(error), "plan_dir": str(request.out_dir)}
-            if not session.as_json:
-                session.print(f"\n{request.job_path}:")
-                print_error(error, as_json=False)
-        documents.append({"job": str(request.job_path), **document})
-    session.print_json({"plans": documents})
-    if failures:
-        raise typer.Exit(failures[0].exit_code)
 
 
 def _kept(context: typer.Context) -> Interrupted:

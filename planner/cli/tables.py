@@ -7,7 +7,7 @@ from rich.text import Text
 
 from planner.report.units import one_line
 
-_WORDS = frozenset({"origin", "why", "result", "source", "kind", "detail", "value"})
+_WORDS = frozenset({"origin", "why", "result", "source", "kind", "detail", "value", "device", "candidate"})
 
 
 def new_table(*headings: str) -> Table:

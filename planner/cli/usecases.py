@@ -13,7 +13,7 @@ from planner.app.check_request import CheckRequest, CheckResult
 from planner.app.diagnose_request import DiagnoseRequest, DiagnoseResult
 from planner.app.progress import Progress
 from planner.app.requests import CatalogKind, CatalogTable, PlanRequest, PlanResult, VerifyResult
-from planner.report import ReportInput
+from planner.report import PlannedRow, ReportInput
 from planner.spec.kinds import Launcher
 
 
@@ -21,6 +21,10 @@ class UseCases(Protocol):
     """What the command line asks of the product."""
 
     def plan_job(self, request: PlanRequest, *, console: Progress) -> PlanResult: ...
+
+    def candidate_clusters(self, job_path: Path, overrides: tuple[str, ...]) -> tuple[str, ...]: ...
+
+    def write_comparison(self, folder: Path, rows: tuple[PlannedRow, ...]) -> Path: ...
 
     def write_debug_file(
         self, request: PlanRequest, *, words: tuple[str, ...], problem: BaseException | None
@@ -52,6 +56,16 @@ class ProductUseCases:
         from planner.app.plan import plan_job
 
         return plan_job(request, console=console)
+
+    def candidate_clusters(self, job_path: Path, overrides: tuple[str, ...]) -> tuple[str, ...]:
+        from planner.app.several import candidate_clusters
+
+        return candidate_clusters(job_path, overrides)
+
+    def write_comparison(self, folder: Path, rows: tuple[PlannedRow, ...]) -> Path:
+        from planner.app.several import write_comparison
+
+        return write_comparison(folder, rows)
 
     def write_debug_file(self, request: PlanRequest, *, words: tuple[str, ...], problem: BaseException | None) -> Path:
         from planner.app.debug import write_debug_file

@@ -15,14 +15,17 @@ from pathlib import Path
 
 from planner.catalog import load_model, model_from_config, read_model_config
 from planner.catalog.documents import Document
+from planner.catalog.entries import default_folders
 from planner.catalog.generic import MODEL_TYPE as GENERIC
 from planner.catalog.strict import validate
 from planner.errors import InputError
+from planner.jobfile.choices import ClusterChoice, choose_cluster, cluster_choices
 from planner.jobfile.cluster import THIS_MACHINE, cluster_of
 from planner.jobfile.machine import MachineFacts
 from planner.jobfile.not_yet import refuse_what_is_not_there_yet
 from planner.jobfile.schema import ClusterSection, JobSchema, ModelSection
 from planner.jobfile.search_schema import SearchSection
+from planner.jobfile.site import SiteDefault, with_defaults
 from planner.jobfile.source import read_source
 from planner.jobfile.training_schema import OptimizerSection, TrainingSection
 from planner.spec import (
@@ -54,6 +57,7 @@ class JobFile:
     folder: Path
     schema: JobSchema
     document: Document  # the plain values, for where they were written
+    site_defaults: tuple[SiteDefault, ...] = ()  # those that the job took
 
     @property
     def needs_machine(self) -> bool:
@@ -86,12 +90,23 @@ class JobFile:
         return folders
 
 
-def load_job(path: Path, overrides: tuple[str, ...] = ()) -> JobFile:
-    """Parse a job file and lay `key=value` overrides over it. InputError says where and how to mend it."""
-    document = read_source(path, overrides)
+def load_job(path: Path, overrides: tuple[str, ...] = (), *, cluster: str = "", site_defaults: bool = True) -> JobFile:
+    """Parse a job file, lay `key=value` overrides over it and site defaults below it.
+
+    `cluster`: the label of one of its candidate clusters, where it lists several. InputError says where and how to mend
+    it.
+    """
+    folder = path.resolve().parent
+    document = choose_cluster(read_source(path, overrides), folder=folder, label=cluster)
+    document, taken = with_defaults(document, default_folders() if site_defaults else ())
     refuse_what_is_not_there_yet(document)
     schema = validate(JobSchema, document, what="job file")
-    return JobFile(path=path, folder=path.resolve().parent, schema=schema, document=document)
+    return JobFile(path=path, folder=folder, schema=schema, document=document, site_defaults=taken)
+
+
+def list_choices(path: Path, overrides: tuple[str, ...] = ()) -> tuple[ClusterChoice, ...]:
+    """The candidate clusters that a job file lists; () for one cluster. Raises InputError for an unreadable file."""
+    return cluster_choices(read_source(path, overrides), folder=path.resolve().parent)
 
 
 def resolve_job(

@@ -12,18 +12,24 @@ from planner.report.input import CandidateRow, ExplainedLine, PinnedLayout, Reje
 from planner.report.markdown import render_markdown
 from planner.report.pinned import explain_pinned
 from planner.report.sections import build_document
+from planner.report.side_by_side import PlannedRow, comparison_blocks, failed_row, planned_row, render_comparison
 
 __all__ = [
     "CandidateRow",
     "ExplainedLine",
     "PinnedLayout",
+    "PlannedRow",
     "RejectionRow",
     "ReportInput",
     "build_document",
+    "comparison_blocks",
     "explain_cautions",
     "explain_choice",
     "explain_forecast",
     "explain_pinned",
+    "failed_row",
+    "planned_row",
+    "render_comparison",
     "render_report_html",
     "render_report_markdown",
 ]

@@ -16,7 +16,8 @@ _SPECIAL = re.compile(r"([\\`*\[\]|<>~]|(?<!\w)_|_(?!\w)|^[#+\-](?=\s)|^\d+(?=[.
 def render_markdown(document: Document) -> str:
     """The whole document as Markdown text, ending in a line end."""
     parts = [f"# {_escape(document.title)}", _escape(document.subtitle)]
-    parts.append("\n".join(_fact_line(*fact) for fact in document.facts))
+    if document.facts:
+        parts.append("\n".join(_fact_line(*fact) for fact in document.facts))
     for section in document.sections:
         parts += _render_section(section)
     return "\n\n".join(parts) + "\n"

@@ -9,7 +9,7 @@ from typing import Any
 
 from planner.app.progress import OutlinedCandidate, Progress, SearchOutline
 from planner.app.requests import CatalogKind, CatalogTable, PlanRequest, PlanResult, VerifyResult, VerifyRow
-from planner.report import ReportInput
+from planner.report import PlannedRow, ReportInput
 from planner.spec import Launcher, Measured, TrialMode, TrialRecord
 from planner.spec.codec import to_plain
 from tests.unit.report.samples import GIB, make_estimate, quickstart_report
@@ -41,6 +41,8 @@ class FakeUseCases:
 
     def __init__(self, *, end: BaseException | None = None, pause_s: float = 0.0, keeps_promise: bool = True) -> None:
         self.end = end
+        self.clusters: tuple[str, ...] = ()
+        self.compared: list[tuple[Path, tuple[PlannedRow, ...]]] = []
         self.pause_s = pause_s
         self.keeps_promise = keeps_promise
         self.requests: list[PlanRequest] = []
@@ -72,6 +74,13 @@ class FakeUseCases:
         return PlanResult(
             plan_dir=request.out_dir, outline=make_outline(), plan=report.plan, report=report, files=files
         )
+
+    def candidate_clusters(self, job_path: Path, overrides: tuple[str, ...]) -> tuple[str, ...]:
+        return self.clusters
+
+    def write_comparison(self, folder: Path, rows: tuple[PlannedRow, ...]) -> Path:
+        self.compared.append((folder, rows))
+        return folder / "comparison.md"
 
     def write_debug_file(self, request: PlanRequest, *, words: tuple[str, ...], problem: BaseException | None) -> Path:
         self.debugged.append((words, problem))
