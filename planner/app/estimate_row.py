@@ -202,5 +202,6 @@ def _split(row: EstimateRow, setting: Setting, *, attention: Attention) -> Quest
         "attention": ATTENTIONS.index(attention),
         "offload_optimizer": OFFLOAD_DEVICES.index(row.offload_optimizer),
         "offload_param": OFFLOAD_DEVICES.index(row.offload_param),
+        "tuning": 0,
     }
     return Question(setting=setting, axes=tuple((name, int(value)) for name, value in axes.items()))

@@ -14,7 +14,11 @@ from planner.cost.layer_tensors import Saved
 from planner.cost.parameters import StageShape
 from planner.spec._record import record
 from planner.spec.columns import FULL_CHECKPOINTING, SELECTIVE_CHECKPOINTING, FloatColumn
-from planner.spec.model import TracedModule
+from planner.spec.model import ModelSpec, TracedModule
+from planner.spec.tuning import CHUNK_LOGITS, SMALLEST_CHUNK_TOKENS
+
+# Per logit of one chunk of the chunked loss: 16-bit logits, fp32 scores in which all else is written, 16-bit gradient.
+_CHUNK_LOSS_BYTES = 8.0
 
 
 @record
@@ -53,9 +57,30 @@ def stage_activations(shape: StageShape, *, axes: Axes, inputs: Inputs) -> Activ
     return Activations(
         kept=axes.tokens * shape.in_flight * (stored * _kept_factor(axes, inputs=inputs) + outside + boundary),
         layer=axes.tokens * (recomputed + working),
-        loss=logits * _loss_bytes(axes, inputs=inputs),
-        head=logits * axes.element_bytes,
+        loss=logits * _loss_bytes(axes, inputs=inputs) + _gradients_of_chunked_loss(shape, axes=axes, inputs=inputs),
+        head=np.where(axes.chunked_loss, 0.0, logits * axes.element_bytes),
     )
+
+
+def chunk_tokens(axes: Axes, *, model: ModelSpec) -> FloatColumn:
+    """Tokens whose logits exist at once: all, or the chunk of the trainer's chunked loss (`spec.tuning.chunk_of`)."""
+    if not axes.chunked_loss.any():
+        return axes.tokens
+    local = np.maximum(model.vocab_size / axes.tensor, 1.0)
+    chunk = np.maximum(CHUNK_LOGITS // local, SMALLEST_CHUNK_TOKENS)
+    return np.where(axes.chunked_loss, np.minimum(axes.tokens, chunk), axes.tokens)
+
+
+def _gradients_of_chunked_loss(shape: StageShape, *, axes: Axes, inputs: Inputs) -> FloatColumn:
+    """What the chunked loss makes in its forward pass: gradients of the hidden states (e a token and channel) and of
+    the head's matrix, summed in fp32 and then cast: (4 + e) V h / t."""
+    if not axes.chunked_loss.any():
+        return np.zeros(len(axes))
+    model = inputs.model
+    hidden = axes.tokens * model.hidden_size * axes.element_bytes
+    trains = 0.0 if inputs.training.lora_rank else 1.0
+    matrix = model.vocab_size * model.hidden_size / axes.tensor * (4.0 + axes.element_bytes) * trains
+    return np.where(axes.chunked_loss, hidden + matrix, 0.0) * shape.has_head
 
 
 def _gathered_inputs(axes: Axes, *, inputs: Inputs) -> FloatColumn | float:
@@ -140,14 +165,15 @@ def _selective_bytes(axes: Axes, *, inputs: Inputs, whole: FloatColumn) -> Float
 def _logits(shape: StageShape, *, axes: Axes, inputs: Inputs) -> FloatColumn:
     """Logits on the rank, in elements: tokens x vocabulary, split over tensor parallelism where the loss is."""
     split = axes.tensor if inputs.profile.vocabulary_parallel else 1.0
-    return axes.tokens * inputs.model.vocab_size / split * shape.has_head
+    return chunk_tokens(axes, model=inputs.model) * inputs.model.vocab_size / split * shape.has_head
 
 
 def _loss_bytes(axes: Axes, *, inputs: Inputs) -> FloatColumn:
     architecture = inputs.architecture
     splits = (axes.tensor > 1) & inputs.profile.vocabulary_parallel
     sixteen = np.where(splits, architecture.loss_bytes_split, architecture.loss_bytes)
-    return np.where(axes.is_fp32, architecture.loss_bytes_fp32, sixteen)
+    sixteen = np.where(axes.chunked_loss, _CHUNK_LOSS_BYTES, sixteen)
+    return np.where(axes.is_fp32, np.where(axes.chunked_loss, _CHUNK_LOSS_BYTES, architecture.loss_bytes_fp32), sixteen)
 
 
 def _traced(traced: TracedModule, *, axes: Axes) -> Activations:

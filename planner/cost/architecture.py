@@ -130,6 +130,6 @@ def _loss_bytes(*, upcasts: bool, profile: RuntimeProfile) -> tuple[float, float
         return profile.loss_bytes, profile.loss_bytes
     if profile.fused_cross_entropy:
         return 4.0, 8.0
-    if profile.loss_in_place or profile.compiled:
+    if profile.loss_in_place or (profile.compiled and profile.compiles_loss):
         return 6.0, 8.0
     return (12.0, 12.0) if upcasts else (6.0, 12.0)

@@ -15,6 +15,7 @@ from planner.spec.hardware import ClusterSpec
 from planner.spec.job import TrainingSpec
 from planner.spec.kinds import Attention, OffloadDevice, Precision
 from planner.spec.model import ModelSpec
+from planner.spec.tuning import AccumulationType, CrossEntropy, Overlap, has_setting, setting_values
 
 _BYTES_OF_PRECISION = np.array([precision.bytes_per_element for precision in PRECISIONS], dtype=np.float64)
 _EAGER, _SDPA = ATTENTIONS.index(Attention.EAGER), ATTENTIONS.index(Attention.SDPA)
@@ -29,7 +30,8 @@ class Axes:
 
     `element_bytes`: a weight or activation in the training precision. `shards`: ranks that ZeRO divides states over
     (data x sequence parallel: DeepSpeed's `seq_data_parallel_group`). `tokens`: of one micro-batch on one rank.
-    `checkpointed_layers`: 0 none, k the first k of each stage, -1 full, -2 selective.
+    `checkpointed_layers`: 0 none, k the first k of each stage, -1 full, -2 selective. `bucket_elements` and
+    `live_elements` 0: the profile's own.
     """
 
     data: FloatColumn
@@ -58,6 +60,13 @@ class Axes:
     expert_shards: FloatColumn  # ranks that ZeRO divides the routed experts' states over
     tokens: FloatColumn
     gpus_per_node: FloatColumn  # really used: at most the world
+    chunked_loss: BoolColumn
+    overlap_on: BoolColumn  # asked for below stage 3
+    overlap_off: BoolColumn  # switched off at stage 3
+    fp32_accumulation: BoolColumn  # of 16-bit gradients
+    secondary: FloatColumn  # ranks that share ZeRO++'s second copy of the parameters; 1: there is none
+    bucket_elements: FloatColumn
+    live_elements: FloatColumn
 
     def __len__(self) -> int:
         return len(self.data)
@@ -109,4 +118,11 @@ def axes_of(columns: CandidateColumns, *, model: ModelSpec, training: TrainingSp
         expert_shards=np.maximum(data * sequence / expert, 1.0),
         tokens=micro_batch * training.seq_len / sequence,
         gpus_per_node=np.minimum(float(cluster.gpus_per_node), world),
+        chunked_loss=has_setting(columns.tuning, "cross_entropy", CrossEntropy.CHUNKED),
+        overlap_on=has_setting(columns.tuning, "overlap_comm", Overlap.ON),
+        overlap_off=has_setting(columns.tuning, "overlap_comm", Overlap.OFF),
+        fp32_accumulation=has_setting(columns.tuning, "grad_accum_dtype", AccumulationType.FP32),
+        secondary=setting_values(columns.tuning, "zero_hpz_partition_size"),
+        bucket_elements=setting_values(columns.tuning, "reduce_bucket_size"),
+        live_elements=setting_values(columns.tuning, "stage3_max_live_parameters"),
     )

@@ -5,6 +5,8 @@ Owns the result's shape and making one record of one row. Computes nothing.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from planner.spec._record import record
@@ -83,6 +85,11 @@ class EstimateColumns:
             fits=bool(self.fits[row]),
             kind=self.kind,
         )
+
+    def take(self, rows: IntColumn | BoolColumn) -> EstimateColumns:
+        """The rows named by an index array or kept by a mask, in that order."""
+        kept = {name: getattr(self, name)[rows] for name in ARRAY_FIELDS}
+        return replace(self, **kept)
 
 
 ARRAY_FIELDS: tuple[str, ...] = tuple(

@@ -5,6 +5,8 @@ Owns the order of the parts, the rounding to whole bytes and the working-set siz
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from planner.cost.architecture import architecture_of
@@ -17,11 +19,13 @@ from planner.cost.peak import KINDS
 from planner.cost.profile import DEEPSPEED, RuntimeProfile
 from planner.cost.states import moment_bytes
 from planner.cost.steptime import step_time
-from planner.spec.columns import BoolColumn, CandidateColumns, FloatColumn, IntColumn
+from planner.spec._record import record
+from planner.spec.columns import BoolColumn, CandidateColumns, FloatColumn, IntColumn, replace_setting
 from planner.spec.hardware import ClusterSpec
 from planner.spec.job import TrainingSpec
 from planner.spec.kinds import Precision, Provenance
 from planner.spec.model import ModelSpec
+from planner.spec.tuning import TUNING_VALUES, TorchCompile, has_setting, setting_codes
 
 # Rows evaluated together: the arrays of one chunk stay in the processor's cache, and memory does not grow with rows.
 _CHUNK_ROWS = 16_384
@@ -41,6 +45,10 @@ def estimate_columns(
 
     `calibration` corrects memory and time from trials of this model on this machine; its result is marked `fitted`.
     """
+    compiled = ~has_setting(columns.tuning, "torch_compile", TorchCompile.NONE)
+    if compiled.any():
+        setting = _Setting(model=model, training=training, cluster=cluster, profile=profile, calibration=calibration)
+        return _with_compiled(columns, setting)
     inputs = inputs_of(model=model, training=training, cluster=cluster, profile=profile, calibration=calibration)
     chunks = [
         _estimate_chunk(axes_of(_rows(columns, start), model=model, training=training, cluster=cluster), inputs=inputs)
@@ -68,6 +76,43 @@ def inputs_of(
         calibration=calibration,
         moments=moment_bytes(optimizer.name, momentum=optimizer.momentum, vector_share=vectors),
     )
+
+
+@record
+class _Setting:
+    """What the rows of one call are priced under."""
+
+    model: ModelSpec
+    training: TrainingSpec
+    cluster: ClusterSpec
+    profile: RuntimeProfile
+    calibration: Calibration
+
+
+def _with_compiled(columns: CandidateColumns, setting: _Setting) -> EstimateColumns:
+    """Rows of which some are compiled: each kind is priced under its profile, and all are put back in order."""
+    kinds = setting_codes(columns.tuning, "torch_compile")
+    places, parts = [], []
+    for code, kind in enumerate(TUNING_VALUES["torch_compile"]):
+        rows = np.flatnonzero(kinds == code)
+        if not len(rows):
+            continue
+        some = columns.take(rows)
+        plain = replace_setting(some, "torch_compile", TorchCompile.NONE)
+        compiles = kind is not TorchCompile.NONE
+        profile = replace(setting.profile, compiled=compiles, compiles_loss=kind is TorchCompile.WHOLE)
+        places.append(rows)
+        parts.append(
+            estimate_columns(
+                plain,
+                model=setting.model,
+                training=setting.training,
+                cluster=setting.cluster,
+                profile=profile,
+                calibration=setting.calibration,
+            )
+        )
+    return joined(parts).take(np.argsort(np.concatenate(places), kind="stable"))
 
 
 def _rows(columns: CandidateColumns, start: int) -> CandidateColumns:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from planner.cost.activations import chunk_tokens
 from planner.cost.axes import Axes
 from planner.cost.inputs import Inputs
 from planner.cost.interval import high_bytes, low_bytes
@@ -101,11 +102,12 @@ def _slack(axes: Axes, *, peak: Peak, inputs: Inputs, fixed: FloatColumn) -> Flo
     """Reserved minus allocated. Near the device's limit the allocator gives cached blocks back, so the sum never passes
     what is usable unless the tensors alone do."""
     model = inputs.model
-    upcasts = model.family is ModelFamily.DECODER and not inputs.profile.compiled
+    profile = inputs.profile
+    upcasts = model.family is ModelFamily.DECODER and not (profile.compiled and profile.compiles_loss)
     logit_bytes = np.full(len(axes), 4.0) if upcasts else axes.element_bytes
     split = axes.tensor if inputs.profile.vocabulary_parallel else 1.0
     has_head = (axes.pipeline == 1) | (peak.stage == axes.pipeline - 1)
-    logits = axes.tokens * model.vocab_size / split * logit_bytes * has_head
+    logits = chunk_tokens(axes, model=model) * model.vocab_size / split * logit_bytes * has_head
     flats = np.maximum(_flat_copies(axes, inputs=inputs) - logits, 0.0)
     partitioned = axes.zero_stage >= 2
     floor = _SLACK_FLOOR_FRACTION * peak.allocated + _SLACK_FLOOR_BYTES

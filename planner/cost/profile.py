@@ -35,6 +35,7 @@ class RuntimeProfile:
     loss_bytes: float = 0.0  # per logit at the loss's peak; 0: as counted from the kinds of kernels
     fused_cross_entropy: bool = False  # gradient written over the logits
     compiled: bool = False  # torch.compile: elementwise chains fused, their inputs recomputed
+    compiles_loss: bool = True  # where it compiles: the loss too, not the layers alone
     communication_buffer_bytes: float = 0.0  # NCCL, per communicator
     # -- what shows in time
     backward_traffic_factor: float = 2.0  # of the forward's elementwise traffic; fused kernels read back less

@@ -30,6 +30,7 @@ def deepspeed_states(params: RankParameters, *, axes: Axes, profile: RuntimeProf
     parts, stage = shards_of(params, axes=axes), axes.zero_stage
     weights = np.where(stage == 3, parts.weight_shard, parts.local) * axes.element_bytes
     weights = np.where(axes.offload_param & (stage == 3), 0.0, weights)
+    weights = weights + _secondary_copy(parts, axes=axes)
     optimizer = _optimizer_bytes(parts, axes=axes, moments=moments)
     start, end, partition = _gradient_bytes(parts, axes=axes)
     update_gradients, update_copies = _update(parts, axes=axes)
@@ -51,6 +52,18 @@ def deepspeed_states(params: RankParameters, *, axes: Axes, profile: RuntimeProf
         backward=held(end, gathered + made + flat_copy + piped + partition),
         step=held(update_gradients, update_copies),
     )
+
+
+def _secondary_copy(parts: Shards, *, axes: Axes) -> FloatColumn:
+    """ZeRO++'s hpZ keeps a second copy of the parameters, split over the ranks of a small group: e P / group
+    (partition_parameters.py, `ds_secondary_tensor`)."""
+    kept = parts.local * axes.element_bytes / axes.secondary
+    return np.where((axes.zero_stage == 3) & (axes.secondary > 1), kept, 0.0)
+
+
+def _accumulated_bytes(axes: Axes) -> FloatColumn:
+    """Of a gradient as it accumulates: of the weights' type, or fp32 where that is asked for."""
+    return np.where(axes.fp32_accumulation, 4.0, axes.element_bytes)
 
 
 def _bf16_pipeline(axes: Axes) -> BoolColumn:
@@ -86,12 +99,14 @@ def _gradient_bytes(parts: Shards, *, axes: Axes) -> tuple[FloatColumn, FloatCol
 
     Stages 0, 1: e T accumulate in `.grad` (absent at the start when m = 1). Stage 1 then copies its own part (e T / n)
     out of the bucket. Stage 2: each micro-batch fills a new e T / n (`grads_in_partition`) while the sum of the earlier
-    ones is held. Stage 3: e T / n, always (`grad_partitions_flat_buffer`).
+    ones is held. Stage 3: e T / n, always (`grad_partitions_flat_buffer`). Where fp32 is asked for, stage 1 keeps 4 T
+    beside them (`BF16_Optimizer`, `param.grad_accum`), and the shards of stages 2 and 3 are fp32.
     """
     stage, accumulates = axes.zero_stage, axes.accumulation > 1
     whole = axes.element_bytes * parts.trained
     second = np.where(_bf16_pipeline(axes), whole, 0.0)
-    own = axes.element_bytes * parts.shard
+    second = second + np.where((stage == 1) & axes.fp32_accumulation, 4.0 * parts.trained, 0.0)
+    own = _accumulated_bytes(axes) * parts.shard
     part = np.where(axes.offload_optimizer & (stage >= 1), 0.0, own)
     start = np.select(
         [stage <= 1, stage == 2], [np.where(accumulates, whole, 0.0) + second, np.where(accumulates, part, 0.0)], part
@@ -104,16 +119,18 @@ def _gradient_bytes(parts: Shards, *, axes: Axes) -> tuple[FloatColumn, FloatCol
 def _bucket_bytes(local: FloatColumn, *, axes: Axes, profile: RuntimeProfile) -> FloatColumn:
     """One contiguous gradient bucket: reduce_bucket_size elements, allocated whole (`setup_buckets`); at stage 0 the
     flattened copy that is reduced, never more than the gradients."""
-    elements = np.full_like(local, profile.bucket_elements)
+    elements = np.where(axes.bucket_elements > 0, axes.bucket_elements, profile.bucket_elements)
     bounded = np.minimum(elements, local)
     whole = bounded if profile.buckets_capped_to_parameters else elements
-    return np.where(axes.zero_stage == 0, bounded, whole) * axes.element_bytes
+    buckets = np.where(axes.overlap_on, 2.0, 1.0)  # one fills while the other is reduced (`ipg_buffer`)
+    return np.where(axes.zero_stage == 0, bounded, whole * buckets) * axes.element_bytes
 
 
 def _gathered(parts: Shards, *, axes: Axes, profile: RuntimeProfile) -> FloatColumn:
     """Full parameters alive in stage 3: prefetching runs ahead of releasing until stage3_max_live_parameters is
     reached, and overshoots by half a prefetch bucket on average; never more than the rank's own parameters."""
-    live = np.minimum(parts.local, profile.live_elements_limit + 0.5 * profile.prefetch_elements)
+    limit = np.where(axes.live_elements > 0, axes.live_elements, profile.live_elements_limit)
+    live = np.minimum(parts.local, limit + 0.5 * profile.prefetch_elements)
     gathers = (axes.zero_stage == 3) & ((axes.shards > 1) | axes.offload_param)
     return np.where(gathers, live * axes.element_bytes, 0.0)
 

@@ -25,6 +25,7 @@ _GELU_PYTHON = 34.0  # power, scale, sum, scale, tanh, one plus, half, product
 _SCORES = 24.0  # scale, mask, softmax in fp32, cast, dropout
 _SCORES_FUSED = 10.0  # Megatron's scale-mask-softmax in 16 bit, dropout
 _ROUTED = 14.0  # gather, weight, unsort and sum of each routed copy
+_CHUNKED_LOSS = 34.0  # per logit: as the whole loss, with scores and gradient written in place
 _COMPILED_FRACTION = 0.45  # torch.compile fuses chains: about as many passes as there are products
 
 
@@ -67,6 +68,7 @@ def _activation(model: ModelSpec, *, profile: RuntimeProfile) -> float:
 
 def loss_traffic_bytes(axes: Axes, *, model: ModelSpec, profile: RuntimeProfile) -> FloatColumn:
     """Bytes of the loss, forward and backward: upcast, log-softmax, its gradient, downcast: about 36 per logit."""
-    passes = 16.0 if profile.compiled or profile.fused_cross_entropy or profile.loss_in_place else 36.0
+    compiled = profile.compiled and profile.compiles_loss
+    passes = 16.0 if compiled or profile.fused_cross_entropy or profile.loss_in_place else 36.0
     split = axes.tensor if profile.vocabulary_parallel else 1.0
-    return axes.tokens * model.vocab_size / split * passes
+    return axes.tokens * model.vocab_size / split * np.where(axes.chunked_loss, _CHUNKED_LOSS, passes)

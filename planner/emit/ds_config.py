@@ -13,7 +13,7 @@ from typing import Any
 from planner.emit.optimizer import needs_untested_switch, optimizer_block
 from planner.errors import NotExpressible
 from planner.rules.known_keys import known_keys
-from planner.spec import Candidate, JobSpec, OffloadDevice, OptimizerName, Precision
+from planner.spec import Candidate, JobSpec, OffloadDevice, OptimizerName, Overlap, Precision, Tuning
 
 DsConfig = dict[str, Any]
 
@@ -40,7 +40,7 @@ def render_ds_config(candidate: Candidate, *, job: JobSpec, deepspeed_version: s
         "gradient_accumulation_steps": candidate.batch.gradient_accumulation_steps,
         "gradient_clipping": float(job.training.gradient_clipping),
         "optimizer": optimizer_block(candidate, job=job),
-        **_precision(candidate.precision),
+        **_precision(candidate),
         "zero_optimization": _zero(candidate, job=job),
     }
     if needs_untested_switch(candidate, job=job):
@@ -91,21 +91,23 @@ def _require_known(config: DsConfig, *, version: str) -> None:
     visit(config, "")
 
 
-def _precision(precision: Precision) -> DsConfig:
+def _precision(candidate: Candidate) -> DsConfig:
     """The precision block, and the gradients' type said out loud.
 
-    Gradients accumulate in the type of the weights. fp32 accumulation for bf16 is refused without ZeRO
-    ("unsupported mix"), and with stage 1 it silently selects another optimizer class (`BF16_Optimizer`) that keeps
-    unsharded fp32 gradients, 4 bytes a parameter on every rank. (Run: DeepSpeed 0.19.8, stages 0-3 x fp32, fp16, bf16,
-    with and without pipeline.)
+    Gradients accumulate in the type of the weights unless the plan says otherwise. fp32 accumulation for bf16 is
+    refused without ZeRO ("unsupported mix"), and with stage 1 it silently selects another optimizer class
+    (`BF16_Optimizer`) that keeps unsharded fp32 gradients, 4 bytes a parameter on every rank. (Run: DeepSpeed 0.19.8,
+    stages 0-3 x fp32, fp16, bf16, with and without pipeline.)
     """
+    precision = candidate.precision
     if precision is Precision.FP8:
         raise NotExpressible(
             "precision fp8 cannot be written into a DeepSpeed config",
             why="DeepSpeed has no fp8 training switch in its JSON",
             fix="use precision bf16 or fp16",
         )
-    accumulation = {"data_types": {"grad_accum_dtype": precision.value}}
+    accumulated = candidate.tuning.grad_accum_dtype.precision or precision
+    accumulation = {"data_types": {"grad_accum_dtype": accumulated.value}}
     if precision is Precision.FP16:
         block: DsConfig = {
             "enabled": True,
@@ -128,7 +130,7 @@ def _zero(candidate: Candidate, *, job: JobSpec) -> DsConfig:
     if candidate.zero_stage > 0:
         block |= _sharding(candidate, job=job)
     if candidate.zero_stage == 3:
-        block |= _stage3(bucket=bucket_elements(candidate, job=job))
+        block |= _stage3(candidate.tuning, bucket=bucket_elements(candidate, job=job))
     return block | _offload(candidate)
 
 
@@ -140,24 +142,32 @@ def _sharding(candidate: Candidate, *, job: JobSpec) -> DsConfig:
         "contiguous_gradients": True,
         # Stage 3 lives from overlap. Below it the gain is some 5 % (DeepSpeed pull request 4887), and data races
         # between bucket copies and reduction were reported as late as 2026 (issues 5545, 8061).
-        "overlap_comm": candidate.zero_stage == 3,
+        "overlap_comm": _overlaps(candidate),
         "reduce_scatter": not whole_matrices,
-        "reduce_bucket_size": bucket,
+        "reduce_bucket_size": candidate.tuning.reduce_bucket_size or bucket,
         "allgather_partitions": True,
-        "allgather_bucket_size": bucket,
+        "allgather_bucket_size": candidate.tuning.allgather_bucket_size or bucket,
         "round_robin_gradients": False,
     }
 
 
-def _stage3(*, bucket: int) -> DsConfig:
-    return {
+def _overlaps(candidate: Candidate) -> bool:
+    asked = candidate.tuning.overlap_comm
+    return candidate.zero_stage == 3 if asked is Overlap.BY_STAGE else asked is Overlap.ON
+
+
+def _stage3(tuning: Tuning, *, bucket: int) -> DsConfig:
+    block: DsConfig = {
         "sub_group_size": 1_000_000_000,
-        "stage3_prefetch_bucket_size": min(50_000_000, bucket),
-        "stage3_param_persistence_threshold": 100_000,
-        "stage3_max_live_parameters": 1_000_000_000,
+        "stage3_prefetch_bucket_size": tuning.stage3_prefetch_bucket_size or min(50_000_000, bucket),
+        "stage3_param_persistence_threshold": tuning.stage3_param_persistence_threshold or 100_000,
+        "stage3_max_live_parameters": tuning.stage3_max_live_parameters or 1_000_000_000,
         "stage3_max_reuse_distance": 1_000_000_000,
         "stage3_gather_16bit_weights_on_model_save": False,
     }
+    if tuning.zero_hpz_partition_size > 1:
+        block["zero_hpz_partition_size"] = tuning.zero_hpz_partition_size
+    return block
 
 
 def _offload(candidate: Candidate) -> DsConfig:

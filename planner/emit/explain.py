@@ -21,7 +21,7 @@ _WHY = {
     "optimizer.params.momentum": "from the job",
     "optimizer.params.adam_w_mode": "decoupled weight decay, said out loud: DeepSpeed turns even 'Adam' into AdamW",
     "optimizer.params.torch_adam": "torch's own AdamW, which needs no compiler on the nodes; false where the optimizer "
-    "lives in host memory and DeepSpeed's CPU Adam takes over",
+    "lives in host memory and DeepSpeed's CPU Adam takes over, or the plan chose DeepSpeed's FusedAdam",
     "optimizer.params.fused": "one kernel for all parameters of a group",
     "fp16.enabled": "the plan's precision",
     "fp16.auto_cast": "the trainer feeds the right types itself",
@@ -35,17 +35,16 @@ _WHY = {
     "bf16.enabled": "the plan's precision",
     "bf16.check_grad_overflow": "a step with a gradient that is not finite is skipped; the default changed during 2026",
     "bf16.immediate_grad_update": "DeepSpeed's default, written so that it cannot drift",
-    "data_types.grad_accum_dtype": "the type of the weights: any other is refused without ZeRO, and at stage 1 selects "
-    "an optimizer that keeps unsharded fp32 gradients",
+    "data_types.grad_accum_dtype": "the type in which gradients accumulate",  # by stage, see `_why_accumulation`
     "zero_optimization.stage": "what the search chose: 0 shards nothing, 1 optimizer states, 2 gradients too, 3 "
     "parameters too",
     "zero_optimization.contiguous_gradients": "gradients are copied into one buffer, which avoids fragmentation",
-    "zero_optimization.overlap_comm": "on at stage 3, which gathers behind the computation; off below it, where the "
-    "gain is small and data races have been reported",
+    "zero_optimization.overlap_comm": "unless the job says otherwise: on at stage 3, which gathers behind the "
+    "computation; off below it, where the gain is small and data races have been reported",
     "zero_optimization.reduce_scatter": "each rank receives only its own shard; off only for Muon at stage 3, "
     "which needs whole matrices",
-    "zero_optimization.reduce_bucket_size": "elements of the reduce buffer: DeepSpeed's 5e8, or all parameters of one "
-    "rank where they are fewer",
+    "zero_optimization.reduce_bucket_size": "elements of the reduce buffer: as the job lists, else DeepSpeed's 5e8, or "
+    "all parameters of one rank where they are fewer",
     "zero_optimization.allgather_partitions": "DeepSpeed's default, written so that it cannot drift",
     "zero_optimization.allgather_bucket_size": "as the reduce bucket; even, because DeepSpeed refuses an odd one",
     "zero_optimization.round_robin_gradients": "DeepSpeed's default, written so that it cannot drift",
@@ -54,6 +53,8 @@ _WHY = {
     "zero_optimization.stage3_param_persistence_threshold": "parameters smaller than this stay whole on every rank",
     "zero_optimization.stage3_max_live_parameters": "DeepSpeed's default, written so that it cannot drift",
     "zero_optimization.stage3_max_reuse_distance": "DeepSpeed's default, written so that it cannot drift",
+    "zero_optimization.zero_hpz_partition_size": "ranks of one node that share a second copy of the parameters, so "
+    "that the backward pass gathers over the fast links",
     "zero_optimization.stage3_gather_16bit_weights_on_model_save": "checkpoints stay sharded: gathering would need the "
     "whole model on one rank",
     "zero_optimization.offload_optimizer.device": "what the plan chose",
@@ -71,7 +72,24 @@ _WHY = {
 
 def explain_ds_config(config: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     """`(key, why)` for each leaf of a config that `render_ds_config` made, in its order; keys are dotted paths."""
-    return tuple((key, _WHY[key]) for key in _leaves(config))
+    whys = {**_WHY, "data_types.grad_accum_dtype": _why_accumulation(config)}
+    return tuple((key, whys[key]) for key in _leaves(config))
+
+
+def _why_accumulation(config: dict[str, Any]) -> str:
+    """Why gradients accumulate in their type: what another would do at this stage, or what this one does."""
+    stage = config["zero_optimization"]["stage"]
+    weights = next((name for name in ("fp16", "bf16") if name in config), "fp32")
+    if config["data_types"]["grad_accum_dtype"] != weights:
+        kept = "on every rank whole, 4 bytes a parameter" if stage == 1 else "sharded, 4 bytes a parameter of the shard"
+        return f"the job lists it: sums of many micro-batches lose no digits; at stage {stage} they are kept {kept}"
+    reasons = {
+        0: "any other type is refused without ZeRO",
+        1: "fp32 would select an optimizer that keeps unsharded fp32 gradients",
+        2: "fp32 would double the gradients' shards, and changes numerics: list it to have it tried",
+        3: "fp32 would double the gradients' shards, and changes numerics: list it to have it tried",
+    }
+    return f"the type of the weights: {reasons[stage]}"
 
 
 def _leaves(block: dict[str, Any], prefix: str = "") -> Iterator[str]:

@@ -42,7 +42,7 @@ def render_kubernetes(
     pod_script = fill_skeleton(
         "kubernetes-pod.sh",
         enter_plan_dir=f"PLAN_DIR={_PLAN_MOUNT}" + ('\ncd -- "$PLAN_DIR"' if program.in_plan_dir else ""),
-        environment=environment_text(job, processes=shape.processes_per_node),
+        environment=environment_text(job, candidate, processes=shape.processes_per_node),
         nodes=str(shape.nodes),
         processes=str(shape.processes_per_node),
         program=program.torchrun_words,

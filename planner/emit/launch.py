@@ -96,7 +96,7 @@ def _common_slots(
     return {
         "header": header(job, candidate, paths, start=f"bash {shlex.quote(paths.script)}{options}{place}"),
         "plan_dir": plan_dir_text(paths, stay=not program.in_plan_dir),
-        "environment": environment_text(job, processes=shape.processes_per_node),
+        "environment": environment_text(job, candidate, processes=shape.processes_per_node),
         "python": python_text(paths),
         "processes": str(shape.processes_per_node),
         "program": program.torchrun_words,

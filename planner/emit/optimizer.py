@@ -9,7 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 from planner.errors import NotExpressible
-from planner.spec import Candidate, DeviceKind, JobSpec, OffloadDevice, OptimizerName, OptimizerSpec, Precision
+from planner.spec import (
+    Candidate,
+    DeviceKind,
+    JobSpec,
+    OffloadDevice,
+    OptimizerKernel,
+    OptimizerName,
+    OptimizerSpec,
+    Precision,
+)
 
 OptimizerBlock = dict[str, Any]
 
@@ -19,14 +28,16 @@ def optimizer_block(candidate: Candidate, *, job: JobSpec) -> OptimizerBlock:
     optimizer = job.training.optimizer
     offloaded = candidate.offload_optimizer is not OffloadDevice.NONE
     on_cuda = job.cluster.gpu.device is DeviceKind.CUDA
+    kernel = candidate.tuning.optimizer_kernel
+    fused = on_cuda and kernel is OptimizerKernel.TORCH
     if optimizer.name is OptimizerName.ADAMW:
-        return _adamw(optimizer, fused=on_cuda, offloaded=offloaded)
+        return _adamw(optimizer, fused=fused, by_torch=not offloaded and kernel is not OptimizerKernel.DEEPSPEED)
     if optimizer.name is OptimizerName.LION:
         return _lion(optimizer, on_cuda=on_cuda)
     if offloaded:
         raise _refusal(optimizer, "only AdamW and Lion have a DeepSpeed optimizer that steps in host memory")
     if optimizer.name is OptimizerName.SGD:
-        return _sgd(optimizer, fused=on_cuda)
+        return _sgd(optimizer, fused=fused)
     if optimizer.name is OptimizerName.MUON:
         return _muon(optimizer, candidate)
     raise _refusal(optimizer, "DeepSpeed's JSON names its own optimizers and torch.optim's; 8-bit Adam is in neither")
@@ -45,8 +56,9 @@ def _refusal(optimizer: OptimizerSpec, why: str) -> NotExpressible:
     )
 
 
-def _adamw(optimizer: OptimizerSpec, *, fused: bool, offloaded: bool) -> OptimizerBlock:
-    """torch's AdamW rather than DeepSpeed's FusedAdam, which is compiled at first use and needs nvcc on every node.
+def _adamw(optimizer: OptimizerSpec, *, fused: bool, by_torch: bool) -> OptimizerBlock:
+    """torch's AdamW, unless the plan asks for DeepSpeed's FusedAdam: that one is compiled at its first use and needs
+    nvcc on every node.
 
     DeepSpeed hands the remaining parameters to `torch.optim.AdamW`, `fused` among them. With the optimizer in host
     memory DeepSpeed's own CPU Adam is used, the only one that ZeRO-Offload takes without a further switch.
@@ -57,9 +69,9 @@ def _adamw(optimizer: OptimizerSpec, *, fused: bool, offloaded: bool) -> Optimiz
         "eps": optimizer.epsilon,
         "weight_decay": optimizer.weight_decay,
         "adam_w_mode": True,
-        "torch_adam": not offloaded,
+        "torch_adam": by_torch,
     }
-    if fused and not offloaded:
+    if fused and by_torch:
         params["fused"] = True
     return {"type": "AdamW", "params": params}
 

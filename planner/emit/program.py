@@ -9,7 +9,7 @@ import re
 import shlex
 
 from planner.errors import InputError, NotExpressible, did_you_mean
-from planner.spec import Candidate, CheckpointingKind, JobSpec
+from planner.spec import Candidate, CheckpointingKind, CrossEntropy, JobSpec, TorchCompile
 from planner.spec._record import record
 
 # What a start script's header says may follow it.
@@ -86,6 +86,8 @@ def slot_values(job: JobSpec, candidate: Candidate) -> dict[str, str]:
         "precision": candidate.precision.value,
         "activation_checkpointing": str(candidate.activation_checkpointing),
         "attention": candidate.attention.value,
+        "torch_compile": candidate.tuning.torch_compile.value,
+        "cross_entropy": candidate.tuning.cross_entropy.value,
         "seq_len": str(job.training.seq_len),
     }
 
@@ -129,6 +131,18 @@ def _require_reachable(command: str, candidate: Candidate) -> None:
             candidate.activation_checkpointing.kind is not CheckpointingKind.NONE,
             candidate.activation_checkpointing,
             "none",
+        ),
+        (
+            "torch_compile",
+            candidate.tuning.torch_compile is not TorchCompile.NONE,
+            candidate.tuning.torch_compile,
+            "none",
+        ),
+        (
+            "cross_entropy",
+            candidate.tuning.cross_entropy is not CrossEntropy.WHOLE,
+            candidate.tuning.cross_entropy,
+            "whole",
         ),
     )
     for slot, needed, value, neutral in needs:

@@ -24,8 +24,10 @@ from planner.spec import (
     OptimizerName,
     ParallelLayout,
     Precision,
+    TorchCompile,
     TrainingSpec,
     TrialTask,
+    Tuning,
     partition_layers,
 )
 
@@ -73,6 +75,8 @@ def reduced_differences(job: JobSpec, candidate: Candidate, *, fp16_on_cpu: bool
         differences.append("AdamW stands in for Lion, which DeepSpeed has only as a CUDA kernel")
     if candidate.attention is Attention.FLASH:
         differences.append("torch's attention stands in for the flash kernels, which need a GPU")
+    if candidate.tuning.torch_compile is not TorchCompile.NONE:
+        differences.append("nothing is compiled: a compiler's minutes would show nothing of the config")
     if _offloads(candidate):
         differences.append("nothing is offloaded, since the stand-in already lives in host memory")
     return tuple(differences)
@@ -129,6 +133,18 @@ def _candidate(model: ModelSpec, candidate: Candidate, *, layout: ParallelLayout
         precision=Precision.BF16 if no_fp16 else candidate.precision,
         activation_checkpointing=_checkpointing(candidate, layout),
         attention=Attention.SDPA if candidate.attention is Attention.FLASH else candidate.attention,
+        tuning=_tuning(candidate.tuning, layout),
+    )
+
+
+def _tuning(tuning: Tuning, layout: ParallelLayout) -> Tuning:
+    """The settings that a small stand-in on CPU can have: not those of a GPU, nor sizes made for large models."""
+    hpz = tuning.zero_hpz_partition_size > 1 and layout.data_parallel_size > 1
+    return Tuning(
+        cross_entropy=tuning.cross_entropy,
+        overlap_comm=tuning.overlap_comm,
+        grad_accum_dtype=tuning.grad_accum_dtype,
+        zero_hpz_partition_size=2 if hpz else 1,
     )
 
 

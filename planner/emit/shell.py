@@ -13,7 +13,8 @@ from planner import __version__
 from planner.emit.files import LaunchPaths
 from planner.errors import InputError
 from planner.resources import find_data_dir
-from planner.spec import Candidate, DeviceKind, JobSpec
+from planner.spec import Allocator, Candidate, DeviceKind, JobSpec
+from planner.spec.tuning import ALLOCATOR_ENVIRONMENT
 
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -89,10 +90,10 @@ def python_text(paths: LaunchPaths) -> str:
     )
 
 
-def environment_text(job: JobSpec, *, processes: int) -> str:
+def environment_text(job: JobSpec, candidate: Candidate, *, processes: int) -> str:
     """The environment, each variable with its reason. The job's own come last and win.
 
-    No allocator option is set: what the trials measured was torch's default allocator.
+    An allocator option is set only where the plan chose it: else what the trials measured was torch's default.
     """
     on_cuda = job.cluster.gpu.device is DeviceKind.CUDA
     lines = [
@@ -110,6 +111,11 @@ def environment_text(job: JobSpec, *, processes: int) -> str:
         lines += [
             "# A failing collective says why; a healthy one stays silent.",
             'export NCCL_DEBUG="${NCCL_DEBUG:-WARN}"',
+        ]
+    if candidate.tuning.allocator is Allocator.EXPANDABLE_SEGMENTS:
+        lines += [
+            "# The plan's allocator: what is free need not lie together, so less of it is lost between blocks.",
+            *(f"export {name}={value}" for name, value in ALLOCATOR_ENVIRONMENT),
         ]
     if job.launch.python_path:
         lines += [

@@ -37,7 +37,7 @@ def render_slurm(
         directives=directives(job, shape, in_plan_dir=program.in_plan_dir),
         header=opening,
         enter_plan_dir='cd -- "$PLAN_DIR"' if program.in_plan_dir else "# The program starts where it was submitted.",
-        environment=environment_text(job, processes=shape.processes_per_node),
+        environment=environment_text(job, candidate, processes=shape.processes_per_node),
         python=python_text(paths),
         program=program.torchrun_words,
         nodes=str(shape.nodes),

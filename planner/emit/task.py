@@ -21,6 +21,11 @@ NOT_EMITTED: dict[str, str] = {
     "activation_checkpointing": "DeepSpeed's activation_checkpointing block does nothing unless code calls it; the "
     "trainer wraps the layers",
     "attention": "the kernel belongs to the model, which the trainer builds",
+    "tuning.torch_compile": "DeepSpeed's compile block does nothing unless code calls engine.compile(); the trainer "
+    "compiles its layers, or the whole model",
+    "tuning.cross_entropy": "head and loss belong to the model, which the trainer builds",
+    "tuning.allocator": "an environment variable that is read before CUDA starts; the start script and the trainer set "
+    "it",
 }
 
 

@@ -29,6 +29,8 @@ COMMAND_SLOTS = (
     "precision",
     "activation_checkpointing",
     "attention",
+    "torch_compile",
+    "cross_entropy",
     "seq_len",
 )
 KUBERNETES_KEYS = ("image", "namespace", "name")

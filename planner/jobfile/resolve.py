@@ -331,14 +331,8 @@ def _ranges(section: SearchSection, *, gpu: GpuSpec) -> SearchRanges:
             why="DeepSpeed's config has no switch for training in fp8; `planner estimate` prices it",
             fix="list bf16, fp16 or fp32",
         )
-    return SearchRanges(
-        zero_stage=section.zero_stage,
-        tensor_parallel_size=section.tensor_parallel_size,
-        pipeline_parallel_size=section.pipeline_parallel_size,
-        micro_batch_size=section.micro_batch_size,
-        activation_checkpointing=section.activation_checkpointing,
-        precision=section.precision or (_usual_precision(gpu),),
-    )
+    asked = {name: getattr(section, name) for name in SearchRanges.__dataclass_fields__ if name != "precision"}
+    return SearchRanges(precision=section.precision or (_usual_precision(gpu),), **asked)
 
 
 def _usual_precision(gpu: GpuSpec) -> Precision:

@@ -10,7 +10,20 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from planner.catalog.documents import describe
 from planner.catalog.strict import StrictModel, complain, word_parser
 from planner.jobfile.quantities import Duration
-from planner.spec import ActivationCheckpointing, Precision, TrialMode
+from planner.spec import (
+    AccumulationType,
+    ActivationCheckpointing,
+    Allocator,
+    Attention,
+    CrossEntropy,
+    OffloadDevice,
+    OptimizerKernel,
+    Overlap,
+    Precision,
+    TorchCompile,
+    TrialMode,
+)
+from planner.spec.tuning import ELEMENT_STEPS, PARTITION_SIZES
 
 MAX_AXIS_VALUES = 64
 
@@ -73,6 +86,48 @@ StageAxis = Annotated[
 PrecisionAxis = Annotated[tuple[Precision, ...], BeforeValidator(axis_of(word_parser(Precision)))]
 CheckpointingAxis = Annotated[tuple[ActivationCheckpointing, ...], BeforeValidator(axis_of(parse_checkpointing))]
 
+AttentionAxis = Annotated[tuple[Attention, ...], BeforeValidator(axis_of(word_parser(Attention)))]
+OffloadAxis = Annotated[tuple[OffloadDevice, ...], BeforeValidator(axis_of(word_parser(OffloadDevice)))]
+CompileAxis = Annotated[tuple[TorchCompile, ...], BeforeValidator(axis_of(word_parser(TorchCompile)))]
+CrossEntropyAxis = Annotated[tuple[CrossEntropy, ...], BeforeValidator(axis_of(word_parser(CrossEntropy)))]
+KernelAxis = Annotated[tuple[OptimizerKernel, ...], BeforeValidator(axis_of(word_parser(OptimizerKernel)))]
+AllocatorAxis = Annotated[tuple[Allocator, ...], BeforeValidator(axis_of(word_parser(Allocator)))]
+AccumulationAxis = Annotated[tuple[AccumulationType, ...], BeforeValidator(axis_of(word_parser(AccumulationType)))]
+
+
+def parse_overlap(value: Any) -> Overlap:
+    """One value of the overlap_comm axis: true or false, as DeepSpeed writes it, or what the stage decides."""
+    if isinstance(value, bool):
+        return Overlap.ON if value else Overlap.OFF
+    parse: Callable[[Any], Overlap] = word_parser(Overlap)
+    return parse(value)
+
+
+def parse_elements(value: Any) -> int:
+    """A number of elements: 0 for the planner's own, or 1, 2 or 5 times a power of ten."""
+    number = int(value) if isinstance(value, float) and value.is_integer() else value
+    if isinstance(number, bool) or number not in ELEMENT_STEPS:
+        raise complain(
+            f"must be 1, 2 or 5 times a power of ten from 10000 to 5000000000, found {describe(value)}",
+            fix="write a step such as 50000000 or 5.0e8; 0 is the planner's own value. Finer steps cannot be measured",
+        )
+    return int(number)
+
+
+def parse_partition(value: Any) -> int:
+    """Ranks of one of ZeRO++'s secondary partitions."""
+    if isinstance(value, bool) or value not in PARTITION_SIZES:
+        raise complain(
+            f"must be a power of two up to {PARTITION_SIZES[-1]}, found {describe(value)}",
+            fix="write the GPUs of a node, such as 8; 1 is none",
+        )
+    return int(value)
+
+
+OverlapAxis = Annotated[tuple[Overlap, ...], BeforeValidator(axis_of(parse_overlap))]
+ElementsAxis = Annotated[tuple[int, ...], BeforeValidator(axis_of(parse_elements))]
+PartitionAxis = Annotated[tuple[int, ...], BeforeValidator(axis_of(parse_partition))]
+
 
 class SearchSection(StrictModel):
     zero_stage: StageAxis | None = Field(default=None, description="ZeRO stages to try, 0 to 3")
@@ -84,6 +139,41 @@ class SearchSection(StrictModel):
     )
     precision: PrecisionAxis | None = Field(
         default=None, description="fp32, fp16 or bf16; left out: bf16, or fp16 where the GPU has no bf16"
+    )
+    attention: AttentionAxis | None = Field(default=None, description="eager, sdpa or flash; left out: sdpa")
+    offload_optimizer: OffloadAxis | None = Field(
+        default=None, description="none or cpu; left out: cpu only where nothing fits without"
+    )
+    offload_param: OffloadAxis | None = Field(
+        default=None, description="none or cpu, at ZeRO 3; left out: cpu only where nothing fits without"
+    )
+    torch_compile: CompileAxis | None = Field(
+        default=None, description="none, layer or whole; left out: layer is tried around the best layouts, on GPUs"
+    )
+    cross_entropy: CrossEntropyAxis | None = Field(
+        default=None, description="whole or chunked; left out: chunked is tried around the best layouts, on GPUs"
+    )
+    optimizer_kernel: KernelAxis | None = Field(
+        default=None, description="torch (fused on GPUs), unfused or deepspeed; left out: torch"
+    )
+    allocator: AllocatorAxis | None = Field(
+        default=None, description="default or expandable_segments; left out: both around the best layouts, on GPUs"
+    )
+    overlap_comm: OverlapAxis | None = Field(default=None, description="true or false; left out: true at ZeRO 3 only")
+    grad_accum_dtype: AccumulationAxis | None = Field(
+        default=None, description="same or fp32; left out: the type of the weights"
+    )
+    zero_hpz_partition_size: PartitionAxis | None = Field(
+        default=None, description="ranks that share ZeRO++'s second copy of the parameters; left out: 1, none"
+    )
+    reduce_bucket_size: ElementsAxis | None = Field(default=None, description="elements of ZeRO's reduce bucket")
+    allgather_bucket_size: ElementsAxis | None = Field(default=None, description="elements of the all-gather bucket")
+    stage3_prefetch_bucket_size: ElementsAxis | None = Field(default=None, description="elements gathered ahead")
+    stage3_max_live_parameters: ElementsAxis | None = Field(
+        default=None, description="gathered parameters that may be alive at ZeRO 3"
+    )
+    stage3_param_persistence_threshold: ElementsAxis | None = Field(
+        default=None, description="parameters smaller than this stay whole at ZeRO 3"
     )
 
 

@@ -23,6 +23,7 @@ from planner.spec.trial import (
     OutOfMemory,
     TimedOut,
 )
+from planner.spec.tuning import TUNING_VALUES
 
 PROVENANCE_SENTENCES: dict[Provenance, str] = {
     Provenance.MEASURED: "seen in a real run of this very configuration",
@@ -48,6 +49,22 @@ MEMORY_LABELS: tuple[tuple[str, str], ...] = (
     ("communication_bytes", "communication"),
     ("context_bytes", "device context"),
 )
+
+# A setting of `Tuning` that is not the default, in words.
+_SETTING_WORDS = {
+    "torch_compile": "compiled ({})",
+    "cross_entropy": "{} loss",
+    "optimizer_kernel": "{} optimizer kernel",
+    "allocator": "allocator {}",
+    "overlap_comm": "overlap_comm {}",
+    "grad_accum_dtype": "gradients accumulated in {}",
+    "zero_hpz_partition_size": "hpZ over {} ranks",
+    "reduce_bucket_size": "reduce bucket {}",
+    "allgather_bucket_size": "all-gather bucket {}",
+    "stage3_prefetch_bucket_size": "prefetch bucket {}",
+    "stage3_max_live_parameters": "at most {} live parameters",
+    "stage3_param_persistence_threshold": "parameters below {} kept whole",
+}
 
 TIME_LABELS: tuple[tuple[str, str], ...] = (
     ("compute_s", "compute"),
@@ -105,6 +122,7 @@ def describe_differences(chosen: Candidate, other: Candidate) -> str:
         ("attention {}", chosen.attention, other.attention),
         ("optimizer offload {}", chosen.offload_optimizer, other.offload_optimizer),
         ("parameter offload {}", chosen.offload_param, other.offload_param),
+        *((f"{name} {{}}", getattr(chosen.tuning, name), getattr(other.tuning, name)) for name in TUNING_VALUES),
     ]
     return ", ".join(f"{words.format(ours)} instead of {theirs}" for words, ours, theirs in pairs if ours != theirs)
 
@@ -184,7 +202,7 @@ def _extras(candidate: Candidate) -> list[str]:
         extras.append(f"optimizer on {candidate.offload_optimizer}")
     if candidate.offload_param is not OffloadDevice.NONE:
         extras.append(f"parameters on {candidate.offload_param}")
-    return extras
+    return extras + [_SETTING_WORDS[name].format(value) for name, value in candidate.tuning.changes]
 
 
 def _while(phase: Phase) -> str:

@@ -38,6 +38,7 @@ from planner.rules.mode_rules import checkpointing_refusal, precisions_of
 from planner.rules.patches import applied, merged
 from planner.rules.rule import Rule, RuleContext, RuleStage
 from planner.rules.table import AXIS_RULES, RULES, check_config, refusals
+from planner.rules.tuning_rules import is_built_of_blocks
 
 __all__ = [
     "ACCELERATE_MEANS",
@@ -69,6 +70,7 @@ __all__ = [
     "check_config",
     "checkpointing_refusal",
     "data_parallel_world",
+    "is_built_of_blocks",
     "key_history",
     "known_keys",
     "mentions_auto",

@@ -22,6 +22,7 @@ from planner.rules.config_zero import ZERO_CONFIG_RULES
 from planner.rules.layout_rules import LAYOUT_RULES
 from planner.rules.mode_rules import MODE_RULES
 from planner.rules.rule import Rule, RuleContext, RuleStage
+from planner.rules.tuning_rules import TUNING_RULES
 from planner.spec.columns import BoolColumn, CandidateColumns
 
 _STAGES = tuple(RuleStage)
@@ -29,7 +30,7 @@ _STAGES = tuple(RuleStage)
 # Rules about candidates, in the order in which the space is sieved: the first to refuse a combination counts it.
 AXIS_RULES: tuple[Rule, ...] = tuple(
     sorted(
-        (rule for rule in (*LAYOUT_RULES, *BATCH_RULES, *MODE_RULES) if rule.mask is not None),
+        (rule for rule in (*LAYOUT_RULES, *BATCH_RULES, *MODE_RULES, *TUNING_RULES) if rule.mask is not None),
         key=lambda rule: _STAGES.index(rule.stage),
     )
 )

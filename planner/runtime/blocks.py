@@ -14,6 +14,8 @@ from torch import nn
 from torch.nn import functional
 
 from planner.runtime.checkpointing import Recompute
+from planner.runtime.chunked_loss import chunked_next_token_loss
+from planner.runtime.compiling import compiled
 from planner.runtime.families import Family
 from planner.runtime.grid import TensorGroup
 from planner.runtime.tensor_parallel import cut, enter_region, leave_region, shard_of
@@ -59,6 +61,19 @@ class Head(nn.Module):
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """(batch, seq, hidden) to (batch, seq, vocabulary / size)."""
         return functional.linear(enter_region(hidden, self._group), self.weight)
+
+
+class LosingHead(nn.Module):
+    """Head and loss in one, chunk by chunk. `tied`: the embedding's matrix, given by the container."""
+
+    def __init__(self, family: Family, group: TensorGroup, tied: nn.Parameter | None = None) -> None:
+        super().__init__()
+        self._group = group
+        self.weight = _vocabulary_matrix(self, family, group) if tied is None else tied
+
+    def forward(self, hidden: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """(batch, seq, hidden) and the (batch, seq) ids to the mean loss."""
+        return chunked_next_token_loss(hidden, self.weight, tokens, self._group)
 
 
 def _vocabulary_matrix(owner: nn.Module, family: Family, group: TensorGroup) -> nn.Parameter:
@@ -134,19 +149,27 @@ def _causal_mask(hidden: torch.Tensor, *, window: int, eager: bool) -> torch.Ten
 
 
 class DecoderBlock(nn.Module):
-    """One of transformers' decoder layers, recomputed in the backward pass as `recompute` says."""
+    """One of transformers' decoder layers, recomputed in the backward pass as `recompute` says; `compiles`: by
+    torch.compile, its recomputation with it."""
 
-    def __init__(self, layer: nn.Module, *, index: int, inputs: LayerInputs, recompute: Recompute) -> None:
+    def __init__(
+        self, layer: nn.Module, *, index: int, inputs: LayerInputs, recompute: Recompute, compiles: bool = False
+    ) -> None:
         super().__init__()
         self.layer = layer
         self._index = index
         self._inputs = inputs
         self._recompute = recompute
+        self._run = compiled(self._run_layer) if compiles else self._run_layer
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """(batch, seq, hidden) to the same."""
-        return self._recompute.run(self._layer, hidden) if self.training else self._layer(hidden)
+        # Made outside of what is compiled: tables are kept from call to call, and the number would tell layers apart.
+        return self._run(hidden, self._inputs.of(hidden, self._index))
 
-    def _layer(self, hidden: torch.Tensor) -> torch.Tensor:
-        output = self.layer(hidden, **self._inputs.of(hidden, self._index))
-        return output[0] if isinstance(output, tuple) else output
+    def _run_layer(self, hidden: torch.Tensor, inputs: dict[str, Any]) -> torch.Tensor:
+        def run(hidden: torch.Tensor) -> torch.Tensor:
+            output = self.layer(hidden, **inputs)
+            return output[0] if isinstance(output, tuple) else output
+
+        return self._recompute.run(run, hidden) if self.training else run(hidden)

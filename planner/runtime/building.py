@@ -14,10 +14,12 @@ from typing import Any
 import deepspeed
 import torch
 from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+from deepspeed.utils import groups
 from torch import distributed, nn
 
-from planner.runtime.blocks import DecoderBlock, Head, LayerInputs, Positions, TokenEmbedding
+from planner.runtime.blocks import DecoderBlock, Head, LayerInputs, LosingHead, Positions, TokenEmbedding
 from planner.runtime.checkpointing import recompute_of
+from planner.runtime.chunked_loss import chunked_next_token_loss
 from planner.runtime.families import Family, complete_replicated_gradients
 from planner.runtime.gradient_norm import unmark_tied_copies
 from planner.runtime.grid import TensorGroup, tensor_group_of, topology_of
@@ -40,6 +42,8 @@ class Assembly:
     keeps_rng: bool
     partition: Callable[[nn.Module], None] | None
     lora_rank: int = 0  # 0: all parameters are trained
+    compiles_layers: bool = False
+    chunks_loss: bool = False
 
 
 class BlockBuilder:
@@ -75,7 +79,8 @@ class BlockBuilder:
         recompute = recompute_of(
             self._assembly.checkpointing, index_in_stage=index_in_stage, keeps_rng=self._assembly.keeps_rng
         )
-        return DecoderBlock(layer, index=index, inputs=self._inputs, recompute=recompute)
+        compiles = self._assembly.compiles_layers
+        return DecoderBlock(layer, index=index, inputs=self._inputs, recompute=recompute, compiles=compiles)
 
     def norm(self) -> nn.Module:
         """The norm after the last layer."""
@@ -91,9 +96,23 @@ class BlockBuilder:
         """A head that is the embedding's matrix."""
         return Head(self._family, self._group, tied=embedding.weight)
 
+    def losing_head(self, tied: TokenEmbedding | None) -> LosingHead:
+        """Head and loss in one; `tied`: with the embedding's matrix."""
+        if tied is not None:
+            return LosingHead(self._family, self._group, tied=tied.weight)
+        return self._edge(LosingHead(self._family, self._group), self._family.head_name)
+
+    @property
+    def chunks_loss(self) -> bool:
+        return self._assembly.chunks_loss
+
     def loss(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Mean next-token loss of one micro-batch."""
         return next_token_loss(logits, tokens, self._group)
+
+    def chunked_loss(self, hidden: torch.Tensor, weight: nn.Parameter, tokens: torch.Tensor) -> torch.Tensor:
+        """The same of the hidden states that the head would take, chunk by chunk."""
+        return chunked_next_token_loss(hidden, weight, tokens, self._group)
 
     def _edge(self, block: Any, name: str) -> Any:
         """Finish a block that is no decoder layer."""
@@ -117,7 +136,11 @@ class PlainModel(nn.Module):
         self.positions = builder.positions()
         self.layers = nn.ModuleList(builder.decoder(i, i) for i in range(family.config.num_hidden_layers))
         self.norm = builder.norm()
-        self.head = builder.tied_head(self.embedding) if family.tied else builder.head()
+        if builder.chunks_loss:
+            self.head = builder.losing_head(self.embedding if family.tied else None)
+        else:
+            self.head = builder.tied_head(self.embedding) if family.tied else builder.head()
+        self._chunks_loss = builder.chunks_loss
         self._loss = builder.loss
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -125,7 +148,8 @@ class PlainModel(nn.Module):
         hidden = self.positions(self.embedding(tokens))
         for layer in self.layers:
             hidden = layer(hidden)
-        return self._loss(self.head(self.norm(hidden)), tokens)
+        hidden = self.norm(hidden)
+        return self.head(hidden, tokens) if self._chunks_loss else self._loss(self.head(hidden), tokens)
 
 
 class _Spec(LayerSpec):
@@ -150,6 +174,21 @@ class _TiedSpec(TiedLayerSpec):
         return self._make()
 
 
+def _let_through(_embedding: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+    return hidden
+
+
+class _Holding(nn.Module):
+    """Holds the head's matrix for a loss that multiplies by it, and lets the hidden states through."""
+
+    def __init__(self, head: Head) -> None:
+        super().__init__()
+        self.weight = head.weight
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden
+
+
 class StagedModel(PipelineModule):
     """The blocks spread over pipeline stages exactly as the layout's `stage_layers` says; the first stage adds the
     embedding, the last the norm and the head."""
@@ -161,10 +200,20 @@ class StagedModel(PipelineModule):
         super().__init__(
             layers=range(num_blocks),  # stand-ins, see `_partition_layers`
             topology=topology_of(layout),
-            loss_fn=lambda logits, tokens: self._builder.loss(logits, tokens),
+            loss_fn=self._lose,
             activation_checkpoint_interval=0,
         )
         unmark_tied_copies(self.tied_modules)
+
+    def _lose(self, outputs: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """The last stage's loss: of logits, or of what its head has let through."""
+        if not self._builder.chunks_loss:
+            return self._builder.loss(outputs, tokens)
+        return self._builder.chunked_loss(outputs, self._head_weight(), tokens)
+
+    def _head_weight(self) -> nn.Parameter:
+        tied = self._assembly.family.tied
+        return (self.tied_modules["embedding"] if tied else self.forward_funcs[-1]).weight
 
     def _partition_layers(self, method: str = "uniform") -> None:
         """DeepSpeed calls this once its process groups exist and before it builds its own blocks."""
@@ -182,20 +231,39 @@ class StagedModel(PipelineModule):
             for index, place in enumerate(places)
         ]
         first = _TiedSpec(builder.embedding) if tied else _Spec(builder.embedding)
-        last = _TiedSpec(builder.embedding, forward=TokenEmbedding.logits) if tied else _Spec(builder.head)
+        chunks = builder.chunks_loss
+        to_logits = _let_through if chunks else TokenEmbedding.logits
+        head = (lambda: _Holding(builder.head())) if chunks else builder.head
+        last = _TiedSpec(builder.embedding, forward=to_logits) if tied else _Spec(head)
         return [first, _Spec(builder.positions), *decoders, _Spec(builder.norm), last]
 
 
 def zero3_partition(ds_config: dict[str, Any], grid: Any) -> Callable[[nn.Module], None]:
     """What shares a block's parameters out among the data-parallel ranks, as ZeRO-3 keeps them."""
     group = None if grid is None else grid.get_data_parallel_group()
+    second = _second_copy_group(ds_config)
 
     def partition(block: nn.Module) -> None:
-        deepspeed.zero.Init(module=block, data_parallel_group=group, config_dict_or_path=ds_config, mpu=grid)
+        deepspeed.zero.Init(
+            module=block,
+            data_parallel_group=group,
+            config_dict_or_path=ds_config,
+            mpu=grid,
+            zero_param_parallel_group=second,
+        )
         for parameter in block.parameters():
             _clear_padding(parameter)
 
     return partition
+
+
+def _second_copy_group(ds_config: dict[str, Any]) -> Any:
+    """The ranks that share ZeRO++'s second copy of the parameters (hpZ); None without one. Made once, because DeepSpeed
+    0.19.8 makes it with every `zero.Init` that is not given one, and fails at the second."""
+    size = ds_config["zero_optimization"].get("zero_hpz_partition_size", 1)
+    if size > 1 and groups._get_zero_param_intra_parallel_group() is None:
+        groups._create_zero_param_parallel_group(size)
+    return groups._get_zero_param_intra_parallel_group() if size > 1 else None
 
 
 def _clear_padding(parameter: Any) -> None:

@@ -15,13 +15,14 @@ from deepspeed.accelerator import get_accelerator
 
 from planner.errors import InputError, did_you_mean
 from planner.runtime.building import Assembly, BlockBuilder, PlainModel, StagedModel, zero3_partition
+from planner.runtime.compiling import allow_variants
 from planner.runtime.data import TokenSamples, open_tokens
 from planner.runtime.families import BLOCK_WISE_TYPES, Family, family_of
 from planner.runtime.grid import coordinates_of, tensor_group_of
 from planner.runtime.initialisation import Placement
 from planner.runtime.kernels import choose_kernels
 from planner.runtime.whole import BuiltModel, build_from_factory, build_whole
-from planner.spec import ModelFamily, Precision, TrialTask
+from planner.spec import CrossEntropy, ModelFamily, Precision, TorchCompile, TrialTask
 
 DTYPES = {Precision.FP32: torch.float32, Precision.FP16: torch.float16, Precision.BF16: torch.bfloat16}
 
@@ -29,6 +30,7 @@ DTYPES = {Precision.FP32: torch.float32, Precision.FP16: torch.float16, Precisio
 def build_model(task: TrialTask, *, ds_config: dict[str, Any], grid: Any) -> BuiltModel:
     """The model of the task as this rank holds it. InputError when the layout asks of the model what it cannot do."""
     _require_precision(task)
+    _require_blocks_for_tuning(task)
     partition = zero3_partition(ds_config, grid) if task.candidate.zero_stage == 3 else None
     if task.model.factory:
         return build_from_factory(task, dtype=DTYPES[task.candidate.precision], partition=partition)
@@ -37,7 +39,7 @@ def build_model(task: TrialTask, *, ds_config: dict[str, Any], grid: Any) -> Bui
     if family is None:
         return build_whole(task, config, dtype=DTYPES[task.candidate.precision], partition=partition)
     require_fit(task, family)
-    layout = task.candidate.layout
+    layout, tuning = task.candidate.layout, task.candidate.tuning
     assembly = Assembly(
         family=family,
         placement=placement_of(task, family),
@@ -45,12 +47,29 @@ def build_model(task: TrialTask, *, ds_config: dict[str, Any], grid: Any) -> Bui
         keeps_rng=has_dropout(config),
         partition=partition,
         lora_rank=task.training.lora_rank,
+        compiles_layers=tuning.torch_compile is TorchCompile.LAYER,
+        chunks_loss=tuning.cross_entropy is CrossEntropy.CHUNKED,
     )
     staged = layout.pipeline_parallel_size > 1
     module = (
         StagedModel(assembly, layout) if staged else PlainModel(BlockBuilder(assembly, tensor_group_of(grid)), family)
     )
     return BuiltModel(module=module, source=TokenSamples(open_tokens(task)))
+
+
+def _require_blocks_for_tuning(task: TrialTask) -> None:
+    """A model that is trained whole has neither layers nor a head of the runtime's own."""
+    if task.candidate.tuning.torch_compile is not TorchCompile.NONE:
+        allow_variants(task.model.num_layers)
+    if task.model.family is ModelFamily.DECODER and task.model.model_type in BLOCK_WISE_TYPES:
+        return
+    by_layer = task.candidate.tuning.torch_compile is TorchCompile.LAYER
+    if by_layer or task.candidate.tuning.cross_entropy is CrossEntropy.CHUNKED:
+        raise InputError(
+            f"{task.model.name} can be neither compiled layer by layer nor trained with a chunked loss",
+            why="the runtime builds certain families of causal language models from blocks only, and this is none",
+            fix="use torch_compile none or whole, and cross_entropy whole",
+        )
 
 
 def _require_precision(task: TrialTask) -> None:

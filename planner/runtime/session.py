@@ -24,7 +24,7 @@ from planner.runtime.gradient_norm import mark_gradients
 from planner.runtime.grid import coordinates_of, make_grid, require_world
 from planner.runtime.models import build_model
 from planner.runtime.schedule import WarmupCosine
-from planner.spec import Phase, Precision, TrialTask
+from planner.spec import Phase, Precision, TorchCompile, TrialTask
 from planner.spec._record import record
 
 RUN_KEY = "planner_run"  # in the checkpoint's client state
@@ -291,4 +291,6 @@ def build_session(task: TrialTask, *, on_phase: Callable[[Phase], None]) -> Trai
         lr_scheduler=lambda optimizer: WarmupCosine(optimizer, task.training),
     )
     take_back_setup_step(engine.optimizer)
+    if task.candidate.tuning.torch_compile is TorchCompile.WHOLE:
+        engine.compile()
     return TrainingSession(task, engine=engine, source=built.source, on_phase=on_phase)

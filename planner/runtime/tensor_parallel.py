@@ -171,12 +171,17 @@ class _VocabParallelLoss(torch.autograd.Function):
         return gradient.to(ctx.dtype), None, None
 
 
+def labels_of(tokens: torch.Tensor) -> torch.Tensor:
+    """What each position of (batch, seq) ids has to predict, flattened: the next one, and nothing at the end."""
+    return functional.pad(tokens, (0, 1), value=IGNORED_LABEL)[..., 1:].reshape(-1)
+
+
 def next_token_loss(logits: torch.Tensor, tokens: torch.Tensor, group: TensorGroup) -> torch.Tensor:
     """Mean cross-entropy of predicting each next token, in fp32, as transformers' causal language models compute it.
 
     `logits` (batch, seq, vocabulary / size); `tokens` (batch, seq): the last position predicts nothing.
     """
-    labels = functional.pad(tokens, (0, 1), value=IGNORED_LABEL)[..., 1:].reshape(-1)
+    labels = labels_of(tokens)
     flat = logits.reshape(-1, logits.shape[-1])
     if group.size == 1:
         return functional.cross_entropy(flat.float(), labels, ignore_index=IGNORED_LABEL)

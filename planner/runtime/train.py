@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 
 from planner.errors import InputError, PlannerError
+from planner.runtime.allocator import settle_allocator
 from planner.spec import TrialTask
 from planner.spec._record import record
 from planner.spec.codec import DecodeError, from_plain, to_plain
@@ -92,6 +93,7 @@ def main(arguments: list[str]) -> int:
     try:
         task = load_task(options.task, ds_config_path=options.deepspeed_config)
         os.environ.setdefault("DS_ACCELERATOR", str(task.device))
+        settle_allocator(task)
         from planner.runtime.trainer import Run, run_training
 
         report = run_training(

@@ -14,10 +14,12 @@ import sys
 import time
 import traceback
 from pathlib import Path
+from statistics import median
 from typing import NoReturn
 
 import torch
 
+from planner.runtime.allocator import settle_allocator
 from planner.runtime.distributed import start_distributed
 from planner.runtime.emulation_trial import EmulatedTrial
 from planner.runtime.measure import GpuMemory, Meter, SectionPeaks, open_meter
@@ -30,8 +32,8 @@ from planner.runtime.worker_process import (
     limit_data_segment,
     offer_to_the_kernel_first,
 )
-from planner.runtime.worker_steps import PhaseClock, TrialDiverged, run_steps
-from planner.spec import DeviceKind, Phase, RankReport, TrialTask
+from planner.runtime.worker_steps import PhaseClock, StepFigures, TrialDiverged, run_steps
+from planner.spec import DeviceKind, Phase, RankReport, TorchCompile, TrialTask
 from planner.spec._record import record
 from planner.spec.codec import to_plain
 from planner.spec.worker import RankFailure, RankResult, rank_log_name
@@ -64,6 +66,7 @@ def run_rank(seat: RankSeat, task: TrialTask, marks: RankMarks) -> NoReturn:
     exit_code = 1
     try:
         _settle_in(seat)
+        settle_allocator(task)
         exit_code = _run_and_report(seat, task, marks)
     except BaseException:
         traceback.print_exc()
@@ -158,8 +161,16 @@ def _measure(seat: RankSeat, task: TrialTask, meter: Meter, clock: PhaseClock) -
         build_peak_bytes=building.reserved_bytes,
         checkpoint_peak_bytes=checkpoint.reserved_bytes if checkpoint else 0,
         start_s=start_s,
+        compile_s=_compile_s(task, steps),
     )
     return emulated.complete(report) if emulated is not None else report
+
+
+def _compile_s(task: TrialTask, steps: StepFigures) -> float:
+    """Seconds that the warm-up took longer than as many steps do: what compiling cost, once."""
+    if task.candidate.tuning.torch_compile is TorchCompile.NONE:
+        return 0.0
+    return max(sum(steps.warmup_times_s) - len(steps.warmup_times_s) * median(steps.times_s), 0.0)
 
 
 def _join(seat: RankSeat, task: TrialTask, clock: PhaseClock) -> EmulatedTrial | None:

@@ -52,6 +52,7 @@ class StepFigures:
     backward_s: float
     optimizer_s: float
     losses: tuple[float, ...]
+    warmup_times_s: tuple[float, ...] = ()
 
 
 class TrialDiverged(Exception):
@@ -110,8 +111,9 @@ def run_steps(session: Steppable, task: TrialTask, clock: PhaseClock) -> StepFig
     has no states, and neither memory nor time is that of training.
     """
     losses: list[float] = []
+    warmup: list[float] = []
     while len(losses) < task.warmup_steps or _still_overflowing(session, losses, task):
-        _run_step(session, losses, clock)
+        warmup.append(_run_step(session, losses, clock)[0])
     timed = [_run_step(session, losses, clock) for _ in range(task.steps)]
     if session.skipped_steps >= len(losses):
         raise TrialDiverged("every optimizer step was skipped: gradients overflow", losses=tuple(losses))
@@ -121,6 +123,7 @@ def run_steps(session: Steppable, task: TrialTask, clock: PhaseClock) -> StepFig
         backward_s=fmean(step.backward_s for _, step in timed),
         optimizer_s=fmean(step.optimizer_s for _, step in timed),
         losses=tuple(losses),
+        warmup_times_s=tuple(warmup),
     )
 
 

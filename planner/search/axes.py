@@ -6,46 +6,36 @@ dashboards read well. Data-parallel size and accumulation follow from the others
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import numpy as np
 
 from planner.spec._record import record
-from planner.spec.columns import (
-    ATTENTIONS,
-    OFFLOAD_DEVICES,
-    PRECISIONS,
-    BoolColumn,
-    CandidateColumns,
-    FloatColumn,
-    IntColumn,
-    checkpointing_from_code,
-)
+from planner.spec.columns import BoolColumn, CandidateColumns, FloatColumn, IntColumn, axis_codes, axis_value
+from planner.spec.tuning import TUNING_VALUES
 
 AxisValue: TypeAlias = int | str | bool
 
-# Column name, parameter name, how a number of the column is written. In the order in which a person would choose.
-_AXES: tuple[tuple[str, str, Callable[[int], AxisValue]], ...] = (
-    ("nodes", "nodes", int),
-    ("pipeline_parallel_size", "pipeline_parallel_size", int),
-    ("tensor_parallel_size", "tensor_parallel_size", int),
-    ("sequence_parallel_size", "sequence_parallel_size", int),
-    ("expert_parallel_size", "expert_parallel_size", int),
-    ("virtual_pipeline_size", "virtual_pipeline_size", int),
-    ("tensor_sequence_parallel", "tensor_sequence_parallel", bool),
-    ("zero_stage", "zero_stage", int),
-    ("micro_batch_size", "micro_batch_size", int),
-    ("checkpointed_layers", "activation_checkpointing", lambda code: str(checkpointing_from_code(code))),
-    ("precision", "precision", lambda code: PRECISIONS[code].value),
-    ("attention", "attention", lambda code: ATTENTIONS[code].value),
-    ("offload_optimizer", "offload_optimizer", lambda code: OFFLOAD_DEVICES[code].value),
-    ("offload_param", "offload_param", lambda code: OFFLOAD_DEVICES[code].value),
+# Axes as the job file calls them, in the order in which a person would choose.
+_AXES: tuple[str, ...] = (
+    "nodes",
+    "pipeline_parallel_size",
+    "tensor_parallel_size",
+    "sequence_parallel_size",
+    "expert_parallel_size",
+    "virtual_pipeline_size",
+    "tensor_sequence_parallel",
+    "zero_stage",
+    "micro_batch_size",
+    "activation_checkpointing",
+    "precision",
+    "attention",
+    "offload_optimizer",
+    "offload_param",
+    *TUNING_VALUES,
 )
-_DERIVED: tuple[tuple[str, str, Callable[[int], AxisValue]], ...] = (
-    ("data_parallel_size", "data_parallel_size", int),
-    ("gradient_accumulation_steps", "gradient_accumulation_steps", int),
-)
+_DERIVED = ("data_parallel_size", "gradient_accumulation_steps")
 _NUMERIC = frozenset(
     {
         "nodes", "pipeline_parallel_size", "tensor_parallel_size", "sequence_parallel_size", "expert_parallel_size",
@@ -112,24 +102,27 @@ def axes_of(columns: CandidateColumns, *, among: CandidateColumns | None = None)
     return Axes(axes=_coded(columns, whole, names), num_candidates=len(columns))
 
 
-_Words: TypeAlias = tuple[tuple[str, str, Callable[[int], AxisValue]], ...]
+def _differing(columns: CandidateColumns, names: tuple[str, ...]) -> tuple[str, ...]:
+    if not columns.tuning.any():  # the usual case, spared a pass over the rows for each setting
+        names = tuple(name for name in names if name not in TUNING_VALUES)
+    held = ((name, axis_codes(columns, name)) for name in names)
+    return tuple(name for name, codes in held if np.any(codes != codes[0]))
 
 
-def _differing(columns: CandidateColumns, table: _Words) -> _Words:
-    held = ((entry, getattr(columns, entry[0])) for entry in table)
-    return tuple(entry for entry, values in held if np.any(values != values[0]))
-
-
-def _coded(columns: CandidateColumns, among: CandidateColumns, table: _Words) -> tuple[Axis, ...]:
+def _coded(columns: CandidateColumns, among: CandidateColumns, names: tuple[str, ...]) -> tuple[Axis, ...]:
     axes = []
-    for column, name, word in table:
-        present, held = np.unique(getattr(among, column)), getattr(columns, column)
+    for name in names:
+        present, held = np.unique(axis_codes(among, name)), axis_codes(columns, name)
         codes = np.searchsorted(present, held)
         if not np.array_equal(present[np.minimum(codes, len(present) - 1)], held):
             raise ValueError(f"a candidate has a {name} that the whole space lacks")
-        values = tuple(word(int(value)) for value in present)
-        axes.append(Axis(name=name, values=values, codes=codes.astype(np.int64), is_numeric=column in _NUMERIC))
+        values = tuple(_value(name, int(code)) for code in present)
+        axes.append(Axis(name=name, values=values, codes=codes.astype(np.int64), is_numeric=name in _NUMERIC))
     return tuple(axes)
+
+
+def _value(name: str, code: int) -> AxisValue:
+    return bool(code) if name == "tensor_sequence_parallel" else axis_value(name, code)
 
 
 def _all_distinct(axes: tuple[Axis, ...], num_rows: int) -> bool:

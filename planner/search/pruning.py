@@ -3,11 +3,12 @@
 Only two facts are used, because only they hold whatever the allocator does, and only while nobody else uses the device:
 
 1. *A larger micro-batch needs more.* Two candidates with the same layout, ZeRO stage, precision, checkpointing,
-   attention and offload, both accumulating or both not: they hold the same model, gradient and optimizer states, and of
-   every activation, logit and temporary tensor the one with the larger micro-batch holds at least as much. With a
-   pipeline, a stage keeps up to min(stages left, accumulation steps) micro-batches; at a constant global batch that
-   number times the micro-batch size does not fall as the micro-batch grows. Accumulating candidates are kept apart from
-   those with a single micro-batch: the engine keeps gradient buffers for accumulation that the latter do not need.
+   attention, offload and tuning, both accumulating or both not: they hold the same model, gradient and optimizer
+   states, and of every activation, logit and temporary tensor the one with the larger micro-batch holds at least as
+   much. With a pipeline, a stage keeps up to min(stages left, accumulation steps) micro-batches; at a constant global
+   batch that number times the micro-batch size does not fall as the micro-batch grows. Accumulating candidates are kept
+   apart from those with a single micro-batch: the engine keeps gradient buffers for accumulation that the latter do not
+   need.
 2. *Building does not see the batch.* When memory ends while the model or the engine is built, no activation exists yet:
    every micro-batch size and every checkpointing with the same layout, ZeRO stage, precision, offload and
    accumulation class ends the same way.
@@ -37,6 +38,7 @@ _STATES = (
     "precision",
     "offload_optimizer",
     "offload_param",
+    "tuning",
 )
 _ACTIVATIONS = ("checkpointed_layers", "attention")
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from planner.search.scoring import world_sizes
 from planner.spec._record import record
 from planner.spec.columns import FULL_CHECKPOINTING, SELECTIVE_CHECKPOINTING, CandidateColumns, FloatColumn, IntColumn
+from planner.spec.tuning import TUNING_VALUES, setting_codes
 
 Matrix: TypeAlias = NDArray[np.float64]
 
@@ -22,7 +23,7 @@ _OCTAVES = 2.0
 _RECOMPUTED_FRACTION = 0.5
 # Similarity of two different values of an axis that has no order.
 _APART = {"precision": 0.3, "attention": 0.5, "offload_optimizer": 0.3, "offload_param": 0.3, "selective": 0.4}
-_TENSOR_SEQUENCE_PARALLEL = 0.6
+_TENSOR_SEQUENCE_PARALLEL, _SETTING = 0.6, 0.6
 # ZeRO 0 to 2 communicate alike (all-reduce, or its two halves); stage 3 gathers the parameters in every pass.
 _ZERO = np.array([[1.0, 0.7, 0.6, 0.3], [0.7, 1.0, 0.7, 0.3], [0.6, 0.7, 1.0, 0.4], [0.3, 0.3, 0.4, 1.0]])
 
@@ -71,6 +72,7 @@ def features_of(columns: CandidateColumns, *, num_layers: int) -> Features:
         (columns.offload_param, _two_level(_APART["offload_param"])),
         ((codes == SELECTIVE_CHECKPOINTING).astype(np.int64), _two_level(_APART["selective"])),
         (columns.tensor_sequence_parallel.astype(np.int64), _two_level(_TENSOR_SEQUENCE_PARALLEL)),
+        *_settings(columns),
     )
     kept = [(column, table) for column, table in unordered if np.ptp(column) > 0]
     return Features(
@@ -78,6 +80,13 @@ def features_of(columns: CandidateColumns, *, num_layers: int) -> Features:
         unordered=tuple(column for column, _ in kept),
         tables=tuple(table for _, table in kept),
     )
+
+
+def _settings(columns: CandidateColumns) -> tuple[tuple[IntColumn, Matrix], ...]:
+    """The settings of `Tuning` that any candidate changes: what one of them does is much alike on all layouts."""
+    if not columns.tuning.any():
+        return ()
+    return tuple((setting_codes(columns.tuning, name), _two_level(_SETTING)) for name in TUNING_VALUES)
 
 
 def similarities(left: Features, right: Features) -> Matrix:
@@ -94,5 +103,5 @@ def _length(features: Features) -> int:
 
 
 def _two_level(apart: float) -> Matrix:
-    """Similarity 1 to itself and `apart` to every other of at most eight values."""
-    return np.full((8, 8), apart) + (1.0 - apart) * np.eye(8)
+    """Similarity 1 to itself and `apart` to every other of at most 32 values."""
+    return np.full((32, 32), apart) + (1.0 - apart) * np.eye(32)

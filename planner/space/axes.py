@@ -6,6 +6,8 @@ ZeRO 0 to 3, every kind of checkpointing. An axis that the model cannot take is 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from planner.errors import InputError
@@ -15,9 +17,18 @@ from planner.rules import (
     pipeline_parallel_refusal,
     tensor_parallel_refusal,
 )
-from planner.spec import ActivationCheckpointing, CheckpointingKind, JobSpec, Objective, Precision
+from planner.spec import (
+    ActivationCheckpointing,
+    Attention,
+    CheckpointingKind,
+    JobSpec,
+    Objective,
+    OffloadDevice,
+    Precision,
+)
 from planner.spec._record import record
 from planner.spec.columns import FULL_CHECKPOINTING, SELECTIVE_CHECKPOINTING, checkpointing_code
+from planner.spec.tuning import TUNING_VALUES
 
 # Of the default axis: more sequences per rank and forward pass than this fill no GPU better, and can still be listed.
 MICRO_BATCH_LIMIT = 1024
@@ -53,7 +64,8 @@ class AxisValues:
     """The values of each axis, sorted.
 
     Two default axes depend on others: a degree that is not in `listed` is paired only with the worlds it divides, and
-    `checkpointing` None depends on the layers per stage (see `checkpointing_codes`).
+    `checkpointing` None depends on the layers per stage (see `checkpointing_codes`). `settings`: of `Tuning`, those
+    that the user listed, with their values; the others keep their defaults.
     """
 
     worlds: tuple[World, ...]
@@ -65,6 +77,10 @@ class AxisValues:
     checkpointing: tuple[ActivationCheckpointing, ...] | None
     left_out: tuple[LeftOutAxis, ...] = ()
     listed: frozenset[str] = frozenset()  # axes whose values the user named
+    attention: tuple[Attention, ...] = (Attention.SDPA,)
+    offload_optimizer: tuple[OffloadDevice, ...] = (OffloadDevice.NONE,)
+    offload_param: tuple[OffloadDevice, ...] = (OffloadDevice.NONE,)
+    settings: tuple[tuple[str, tuple[Any, ...]], ...] = ()
 
 
 def axis_values(job: JobSpec, *, nodes: tuple[int, ...] | None = None) -> AxisValues:
@@ -92,6 +108,10 @@ def axis_values(job: JobSpec, *, nodes: tuple[int, ...] | None = None) -> AxisVa
         checkpointing=_checkpointing(job, off),
         left_out=left_out,
         listed=_listed_axes(job),
+        attention=ranges.attention or (Attention.SDPA,),
+        offload_optimizer=ranges.offload_optimizer or (OffloadDevice.NONE,),
+        offload_param=ranges.offload_param or (OffloadDevice.NONE,),
+        settings=tuple((name, values) for name in TUNING_VALUES if (values := getattr(ranges, name)) is not None),
     )
 
 

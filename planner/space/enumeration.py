@@ -1,9 +1,9 @@
 """The legal candidates of a job, as columns, and how many combinations each rule refused.
 
 The grid of all axis values is sieved in three stages, cheapest first: layouts (world, tensor, pipeline), then with
-their micro-batches, then with ZeRO stage, precision and checkpointing. A combination refused at an early stage is
-never unfolded but counts for all it would have unfolded to, so the tally is that of the whole grid. No Python loop
-runs over candidates.
+their micro-batches, then with their modes (ZeRO stage, precision and so on) and checkpointing. A combination refused at
+an early stage is never unfolded but counts for all it would have unfolded to, so the tally is that of the whole grid.
+No Python loop runs over candidates.
 """
 
 from __future__ import annotations
@@ -14,11 +14,17 @@ import numpy as np
 
 from planner.rules import AXIS_RULES, RuleContext, RuleStage
 from planner.space.axes import AxisValues, LeftOutAxis, axis_values, checkpointing_codes, rule_context
+from planner.space.modes import mode_table
 from planner.spec import Attention, JobSpec
 from planner.spec._record import record
-from planner.spec.columns import ATTENTIONS, PRECISIONS, CandidateColumns, IntColumn
+from planner.spec.columns import ATTENTIONS, CandidateColumns, IntColumn
 
 _ROWS_AT_ONCE = 256
+_CODES = frozenset({"zero_stage", "precision", "checkpointed_layers", "attention"}) | {
+    "offload_optimizer",
+    "offload_param",
+    "tuning",
+}
 _DEFAULT_ATTENTION = ATTENTIONS.index(Attention.SDPA)
 
 
@@ -151,27 +157,26 @@ def with_micro_batches(layouts: CandidateColumns, axes: AxisValues, *, global_ba
 
 
 def modes_per_layout(columns: CandidateColumns, axes: AxisValues, *, num_layers: int) -> IntColumn:
-    """How many (ZeRO stage, precision, checkpointing) each row unfolds to."""
+    """How many (mode, checkpointing) each row unfolds to."""
     _table, lengths, which = _checkpointing_table(columns, axes, num_layers)
-    return lengths[which] * (len(axes.zero_stage) * len(axes.precision))
+    return lengths[which] * len(mode_table(axes))
 
 
 def with_modes(batches: CandidateColumns, axes: AxisValues, *, num_layers: int) -> CandidateColumns:
-    """Each row with each (ZeRO stage, precision, checkpointing) of its number of stages."""
+    """Each row with each (mode, checkpointing) of its number of stages."""
+    modes = mode_table(axes)
     table, lengths, which = _checkpointing_table(batches, axes, num_layers)
     counts = modes_per_layout(batches, axes, num_layers=num_layers)
     row = np.repeat(np.arange(len(batches), dtype=np.int64), counts)
     starts = np.cumsum(counts) - counts
     position = np.arange(len(row), dtype=np.int64) - starts[row]
     kinds = lengths[which[row]]
-    rest, kind = np.divmod(position, kinds)
-    zero, precision = np.divmod(rest, len(axes.precision))
-    precisions = _ints(tuple(PRECISIONS.index(value) for value in axes.precision))
+    mode, kind = np.divmod(position, kinds)
+    varying = {name: getattr(modes, name) for name in modes.__dataclass_fields__}
     return _replaced(
         batches.take(row),
-        zero_stage=_ints(axes.zero_stage)[zero],
-        precision=precisions[precision],
         checkpointed_layers=table[which[row], kind],
+        **{name: values[mode] for name, values in varying.items()},
     )
 
 
@@ -200,8 +205,7 @@ def _columns(**given: IntColumn) -> CandidateColumns:
     """Columns with what is given; sizes not yet known are 1, codes 0."""
     length = len(next(iter(given.values())))
     ones, zeros = np.ones(length, dtype=np.int64), np.zeros(length, dtype=np.int64)
-    codes = {"zero_stage", "precision", "checkpointed_layers", "attention", "offload_optimizer", "offload_param"}
-    filled: dict[str, Any] = {name: zeros if name in codes else ones for name in CandidateColumns.__dataclass_fields__}
+    filled: dict[str, Any] = {name: zeros if name in _CODES else ones for name in CandidateColumns.__dataclass_fields__}
     fixed = {"tensor_sequence_parallel": np.zeros(length, dtype=np.bool_), "attention": zeros + _DEFAULT_ATTENTION}
     return CandidateColumns(**{**filled, **fixed, **given})
 

@@ -22,7 +22,15 @@ from planner.space.enumeration import (
 from planner.space.mending import possible_mends
 from planner.spec import ActivationCheckpointing, JobSpec, Precision
 from planner.spec._record import record
-from planner.spec.columns import PRECISIONS, CandidateColumns, IntColumn, checkpointing_code, checkpointing_from_code
+from planner.spec.columns import (
+    PRECISIONS,
+    CandidateColumns,
+    IntColumn,
+    axis_codes,
+    axis_value,
+    checkpointing_code,
+    checkpointing_from_code,
+)
 
 NEAREST_ROWS = 2_000  # rows that the search for the nearest miss keeps from stage to stage
 
@@ -91,12 +99,9 @@ def _here(axes: tuple[str, ...], columns: CandidateColumns) -> str:
 
 
 def _value(axis: str, columns: CandidateColumns) -> str:
-    if axis == "activation_checkpointing":
-        return str(checkpointing_from_code(int(columns.checkpointed_layers[0])))
-    value = int(getattr(columns, axis)[0])
-    if axis == "precision":
-        return str(PRECISIONS[value])
-    return "no whole number" if value == 0 and axis != "zero_stage" else str(value)
+    value = axis_value(axis, int(axis_codes(columns, axis)[0]))
+    follows = axis in ("data_parallel_size", "gradient_accumulation_steps")
+    return "no whole number" if value == 0 and follows else str(value)
 
 
 def _not_searched(job: JobSpec, axes: AxisValues, values: NamedLayout) -> tuple[Rejection, ...]:

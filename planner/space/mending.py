@@ -15,7 +15,7 @@ from planner.rules import AXIS_RULES, RuleStage, precisions_of
 from planner.space.axes import axis_values, rule_context
 from planner.space.enumeration import enumerate_candidates, has_candidate, layout_grid
 from planner.spec import JobSpec, OptimizerName
-from planner.spec.columns import CandidateColumns, IntColumn, checkpointing_from_code
+from planner.spec.columns import CandidateColumns, IntColumn, axis_codes, axis_value
 
 WORLD_TRIES = 64  # other cluster sizes looked at in each direction
 BATCH_TRIES = 8
@@ -134,8 +134,4 @@ def _without(job: JobSpec, axes: list[str]) -> JobSpec:
 
 
 def _used(columns: CandidateColumns, axis: str, *, shown: int = 8) -> list[str]:
-    column = columns.checkpointed_layers if axis == "activation_checkpointing" else getattr(columns, axis)
-    values = [int(value) for value in np.unique(column)]
-    if axis == "activation_checkpointing":
-        return [str(checkpointing_from_code(value)) for value in values][:shown]
-    return [str(value) for value in values][:shown]
+    return [str(axis_value(axis, int(code))) for code in np.unique(axis_codes(columns, axis))][:shown]

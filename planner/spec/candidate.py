@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from planner.spec._record import record, require
 from planner.spec.kinds import ActivationCheckpointing, Attention, OffloadDevice, Precision
+from planner.spec.tuning import NO_TUNING, Tuning
 
 
 def partition_layers(num_layers: int, num_stages: int) -> tuple[int, ...]:
@@ -52,6 +53,23 @@ class BatchSplit:
         return self.micro_batch_size * self.gradient_accumulation_steps * self.data_parallel_size
 
 
+# How a setting of `Tuning` is called in a candidate's key.
+_TUNING_KEYS = {
+    "torch_compile": "compile",
+    "cross_entropy": "loss",
+    "optimizer_kernel": "adam",
+    "allocator": "alloc",
+    "overlap_comm": "overlap",
+    "grad_accum_dtype": "accum",
+    "zero_hpz_partition_size": "hpz",
+    "reduce_bucket_size": "rb",
+    "allgather_bucket_size": "gb",
+    "stage3_prefetch_bucket_size": "pb",
+    "stage3_max_live_parameters": "ml",
+    "stage3_param_persistence_threshold": "pt",
+}
+
+
 @record
 class Candidate:
     """One legal way to run the job. Every field is written by `emit` or named there as not written, with the reason."""
@@ -64,6 +82,7 @@ class Candidate:
     attention: Attention = Attention.SDPA
     offload_optimizer: OffloadDevice = OffloadDevice.NONE
     offload_param: OffloadDevice = OffloadDevice.NONE
+    tuning: Tuning = NO_TUNING
 
     def __post_init__(self) -> None:
         same = self.batch.data_parallel_size == self.layout.data_parallel_size
@@ -89,4 +108,5 @@ class Candidate:
             parts.append(f"oo-{self.offload_optimizer}")
         if self.offload_param is not OffloadDevice.NONE:
             parts.append(f"op-{self.offload_param}")
+        parts += [f"{_TUNING_KEYS[name]}-{value}" for name, value in self.tuning.changes]
         return "-".join(parts)

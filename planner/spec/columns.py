@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from planner.spec._record import record
 from planner.spec.candidate import BatchSplit, Candidate, ParallelLayout, partition_layers
 from planner.spec.kinds import ActivationCheckpointing, Attention, OffloadDevice, Precision
+from planner.spec.tuning import TUNING_VALUES, setting_codes, tuning_code, tuning_from_code, with_setting
 
 IntColumn: TypeAlias = NDArray[np.int64]
 FloatColumn: TypeAlias = NDArray[np.float64]
@@ -29,7 +30,8 @@ class CandidateColumns:
 
     `nodes` is the cluster size of each candidate (they may differ when several sizes are considered at once).
     `sequence_parallel_size`, `expert_parallel_size`, `virtual_pipeline_size` and `tensor_sequence_parallel` are priced
-    by the cost model; the search holds them at 1 (and false) until the runtime can run them.
+    by the cost model; the search holds them at 1 (and false) until the runtime can run them. `tuning`: all settings of
+    `Tuning` as one number (`tuning_code`); 0 stands for the defaults.
     """
 
     nodes: IntColumn
@@ -48,6 +50,7 @@ class CandidateColumns:
     attention: IntColumn
     offload_optimizer: IntColumn
     offload_param: IntColumn
+    tuning: IntColumn
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -67,6 +70,39 @@ def checkpointing_from_code(code: int) -> ActivationCheckpointing:
     """The inverse of `checkpointing_code`."""
     words = {0: "none", FULL_CHECKPOINTING: "full", SELECTIVE_CHECKPOINTING: "selective"}
     return ActivationCheckpointing.parse(words.get(code, f"layers:{code}"))
+
+
+# Columns that hold an index into a vocabulary.
+_VOCABULARIES = {
+    "precision": PRECISIONS,
+    "attention": ATTENTIONS,
+    "offload_optimizer": OFFLOAD_DEVICES,
+    "offload_param": OFFLOAD_DEVICES,
+}
+
+
+def axis_codes(columns: CandidateColumns, axis: str) -> IntColumn:
+    """The whole numbers that stand for an axis, called as in the job file, row by row."""
+    if axis in TUNING_VALUES:
+        return setting_codes(columns.tuning, axis)
+    name = "checkpointed_layers" if axis == "activation_checkpointing" else axis
+    return np.asarray(getattr(columns, name), dtype=np.int64)
+
+
+def axis_value(axis: str, code: int) -> int | str:
+    """What a number of `axis_codes` stands for, as the job file writes it."""
+    if axis in TUNING_VALUES:
+        value = TUNING_VALUES[axis][code]
+        return value if isinstance(value, int) else str(value)
+    if axis == "activation_checkpointing":
+        return str(checkpointing_from_code(code))
+    return str(_VOCABULARIES[axis][code]) if axis in _VOCABULARIES else code
+
+
+def replace_setting(columns: CandidateColumns, name: str, value: Any) -> CandidateColumns:
+    """The same rows with one setting of `Tuning` at this value."""
+    fields = {field: getattr(columns, field) for field in CandidateColumns.__dataclass_fields__}
+    return CandidateColumns(**{**fields, "tuning": with_setting(columns.tuning, name, value)})
 
 
 def candidate_at(columns: CandidateColumns, row: int, *, num_layers: int) -> Candidate:
@@ -92,6 +128,7 @@ def candidate_at(columns: CandidateColumns, row: int, *, num_layers: int) -> Can
         attention=ATTENTIONS[columns.attention[row]],
         offload_optimizer=OFFLOAD_DEVICES[columns.offload_optimizer[row]],
         offload_param=OFFLOAD_DEVICES[columns.offload_param[row]],
+        tuning=tuning_from_code(int(columns.tuning[row])),
     )
 
 
@@ -119,4 +156,5 @@ def columns_of(candidates: tuple[Candidate, ...], *, gpus_per_node: int) -> Cand
         attention=ints([ATTENTIONS.index(c.attention) for c in candidates]),
         offload_optimizer=ints([OFFLOAD_DEVICES.index(c.offload_optimizer) for c in candidates]),
         offload_param=ints([OFFLOAD_DEVICES.index(c.offload_param) for c in candidates]),
+        tuning=ints([tuning_code(c.tuning) for c in candidates]),
     )

@@ -6,13 +6,16 @@ from planner.spec._record import record, require
 from planner.spec.hardware import ClusterSpec
 from planner.spec.kinds import (
     ActivationCheckpointing,
+    Attention,
     Launcher,
     Objective,
+    OffloadDevice,
     OptimizerName,
     Precision,
     TrialMode,
 )
 from planner.spec.model import ModelSpec
+from planner.spec.tuning import AccumulationType, Allocator, CrossEntropy, OptimizerKernel, Overlap, TorchCompile
 
 
 @record
@@ -57,7 +60,11 @@ class TrainingSpec:
 
 @record
 class SearchRanges:
-    """The values each axis may take; None: all that is legal. Precision is never None: it changes numerics."""
+    """The values each axis may take; None: all that is legal. Precision is never None: it changes numerics.
+
+    Of the axes after precision None means the default alone, until the layouts are settled: then some of them are tried
+    around the best ones (`planner.space.refinement`). An axis that is listed is searched with the layouts.
+    """
 
     zero_stage: tuple[int, ...] | None = None
     tensor_parallel_size: tuple[int, ...] | None = None
@@ -65,6 +72,21 @@ class SearchRanges:
     micro_batch_size: tuple[int, ...] | None = None
     activation_checkpointing: tuple[ActivationCheckpointing, ...] | None = None
     precision: tuple[Precision, ...] = (Precision.BF16,)
+    attention: tuple[Attention, ...] | None = None
+    offload_optimizer: tuple[OffloadDevice, ...] | None = None
+    offload_param: tuple[OffloadDevice, ...] | None = None
+    torch_compile: tuple[TorchCompile, ...] | None = None
+    cross_entropy: tuple[CrossEntropy, ...] | None = None
+    optimizer_kernel: tuple[OptimizerKernel, ...] | None = None
+    allocator: tuple[Allocator, ...] | None = None
+    overlap_comm: tuple[Overlap, ...] | None = None
+    grad_accum_dtype: tuple[AccumulationType, ...] | None = None
+    zero_hpz_partition_size: tuple[int, ...] | None = None
+    reduce_bucket_size: tuple[int, ...] | None = None
+    allgather_bucket_size: tuple[int, ...] | None = None
+    stage3_prefetch_bucket_size: tuple[int, ...] | None = None
+    stage3_max_live_parameters: tuple[int, ...] | None = None
+    stage3_param_persistence_threshold: tuple[int, ...] | None = None
 
 
 @record

@@ -66,6 +66,7 @@ class RankReport:
     build_peak_bytes: int = 0  # reserved (CPU: resident) at most while model and engine were built
     checkpoint_peak_bytes: int = 0  # the same while a checkpoint was saved and loaded; 0: not checked
     start_s: float = 0.0  # from the fork until the rank stood in its process group
+    compile_s: float = 0.0  # what torch.compile took in the warm-up steps; no part of any step's time
     emulation: EmulationReport | None = None  # of a process that stood in for one rank of a larger world
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.spec import (
+    NO_TUNING,
     ActivationCheckpointing,
     Attention,
     BatchSplit,
@@ -23,6 +24,7 @@ from planner.spec import (
     Precision,
     TrainingSpec,
     TrialTask,
+    Tuning,
     partition_layers,
 )
 from planner.spec.codec import from_plain, to_plain
@@ -114,6 +116,9 @@ def make_task(
     checkpoint_dir: str = "",
     lora_rank: int = 0,
     clipping: float = 0.5,
+    tuning: Tuning = NO_TUNING,
+    zero_options: dict[str, Any] | None = None,
+    other_options: dict[str, Any] | None = None,
 ) -> TrialTask:
     """A tiny task at one layout. The clipping binds at every step, so that the gradient norm matters; it also hides a
     gradient that is wrong by one factor throughout, so that some tests switch it off."""
@@ -129,9 +134,11 @@ def make_task(
             "reduce_bucket_size": 1_000_000,
             "allgather_bucket_size": 1_000_000,
             "stage3_param_persistence_threshold": 0,  # or parameters as small as these would not be partitioned
+            **(zero_options or {}),
         },
         "zero_allow_untested_optimizer": True,
         "steps_per_print": 1_000_000,
+        **(other_options or {}),
     }
     if precision != "fp32":
         ds_config[precision] = {"enabled": True}
@@ -161,6 +168,7 @@ def make_task(
             precision=Precision(precision),
             activation_checkpointing=ActivationCheckpointing.parse(checkpointing),
             attention=Attention(attention),
+            tuning=tuning,
         ),
         device=DeviceKind.CPU,
         ds_config_json=json.dumps(ds_config),

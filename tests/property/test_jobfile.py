@@ -85,6 +85,12 @@ _searches = _some_of(
     micro_batch_size=_axis(_sizes),
     activation_checkpointing=_axis(st.sampled_from(["none", "selective", "full", "layers:1", "layers:99999"])),
     precision=_axis(st.sampled_from(["fp32", "fp16", "bf16"])),
+    torch_compile=_axis(st.sampled_from(["none", "layer", "whole"])),
+    cross_entropy=_axis(st.sampled_from(["whole", "chunked"])),
+    overlap_comm=_axis(st.sampled_from(["on", "by-stage"])),
+    reduce_bucket_size=_axis(st.sampled_from([0, 50_000_000, 1_000_000_000])),
+    zero_hpz_partition_size=_axis(st.sampled_from([1, 8])),
+    offload_optimizer=_axis(st.sampled_from(["none", "cpu"])),
 )
 _trials = _some_of(
     mode=st.sampled_from(["auto", "real", "emulated", "none"]),

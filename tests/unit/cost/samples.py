@@ -81,6 +81,7 @@ def columns(**values: Any) -> CandidateColumns:
     )
     split = np.array(spread.pop("tensor_sequence_parallel"), dtype=np.bool_)
     arrays = {name: np.array(value, dtype=np.int64) for name, value in spread.items()}
+    arrays.setdefault("tuning", np.zeros(length, dtype=np.int64))
     return CandidateColumns(nodes=-(-ranks // 8), tensor_sequence_parallel=split, **arrays)
 
 

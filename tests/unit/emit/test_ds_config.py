@@ -22,16 +22,23 @@ from planner.emit import (
 from planner.errors import NotExpressible
 from planner.rules import DRIFTING_DEFAULTS
 from planner.spec import (
+    AccumulationType,
     ActivationCheckpointing,
+    Allocator,
     Attention,
     Candidate,
+    CrossEntropy,
     DeviceKind,
     JobSpec,
     OffloadDevice,
+    OptimizerKernel,
     OptimizerName,
+    Overlap,
     ParallelLayout,
     Precision,
+    TorchCompile,
     TrialTask,
+    Tuning,
 )
 from planner.spec.codec import from_plain
 from tests.unit.emit.samples import DEEPSPEED_VERSION, make_candidate, make_job, tiny_model
@@ -167,7 +174,7 @@ def test_every_key_that_is_written_is_explained() -> None:
 
 def leaf_fields(kind: Any = Candidate, prefix: str = "") -> Iterator[str]:
     hints = {field.name: field.type for field in dataclasses.fields(kind)}
-    nested = {"layout": ParallelLayout, "batch": type(make_candidate().batch)}
+    nested = {"layout": ParallelLayout, "batch": type(make_candidate().batch), "tuning": Tuning}
     for name in hints:
         if not prefix and name in nested:
             yield from leaf_fields(nested[name], f"{name}.")
@@ -193,6 +200,23 @@ CHANGES: dict[str, tuple[Candidate, Candidate]] = {
         make_candidate(stage=3),
         make_candidate(stage=3, offload_param=OffloadDevice.CPU),
     ),
+    **{
+        f"tuning.{name}": (make_candidate(data=2, stage=3), make_candidate(data=2, stage=3, tuning=Tuning(**change)))
+        for name, change in {
+            "torch_compile": {"torch_compile": TorchCompile.LAYER},
+            "cross_entropy": {"cross_entropy": CrossEntropy.CHUNKED},
+            "optimizer_kernel": {"optimizer_kernel": OptimizerKernel.DEEPSPEED},
+            "allocator": {"allocator": Allocator.EXPANDABLE_SEGMENTS},
+            "overlap_comm": {"overlap_comm": Overlap.OFF},
+            "grad_accum_dtype": {"grad_accum_dtype": AccumulationType.FP32},
+            "zero_hpz_partition_size": {"zero_hpz_partition_size": 2},
+            "reduce_bucket_size": {"reduce_bucket_size": 50_000_000},
+            "allgather_bucket_size": {"allgather_bucket_size": 50_000_000},
+            "stage3_prefetch_bucket_size": {"stage3_prefetch_bucket_size": 10_000},
+            "stage3_max_live_parameters": {"stage3_max_live_parameters": 10_000},
+            "stage3_param_persistence_threshold": {"stage3_param_persistence_threshold": 10_000},
+        }.items()
+    },
 }
 
 
@@ -216,3 +240,16 @@ def test_task_reads_back_and_leaves_the_config_to_its_file() -> None:
     task = from_plain(TrialTask, json.loads(render_task_text(candidate, job=job)))
     assert task == render_task(candidate, job=job)
     assert (task.candidate, task.ds_config_json, task.steps) == (candidate, "", job.training.steps)
+
+
+def test_accumulation_type_is_explained_by_stage() -> None:
+    asked = Tuning(grad_accum_dtype=AccumulationType.FP32)
+    whys = {
+        stage: dict(explain_ds_config(render(make_candidate(data=2, stage=stage))))["data_types.grad_accum_dtype"]
+        for stage in range(4)
+    }
+    assert "refused" in whys[0] and "unsharded" in whys[1] and "list it" in whys[2] and whys[2] == whys[3]
+    for stage in (1, 2, 3):
+        config = render(make_candidate(data=2, stage=stage, tuning=asked))
+        assert config["data_types"] == {"grad_accum_dtype": "fp32"}
+        assert "the job lists it" in dict(explain_ds_config(config))["data_types.grad_accum_dtype"]

@@ -30,6 +30,7 @@ from planner.spec import (
     TimeBreakdown,
     TimedOut,
 )
+from planner.spec.tuning import TUNING_VALUES, Tuning
 from tests.unit.report.samples import GIB, make_candidate
 
 
@@ -57,6 +58,15 @@ def test_candidate_with_offload_and_other_attention_says_so() -> None:
     )
 
 
+@pytest.mark.parametrize("name", TUNING_VALUES)
+def test_every_setting_that_is_not_the_default_is_told_and_is_in_the_key(name: str) -> None:
+    plain, value = make_candidate(), TUNING_VALUES[name][1]
+    changed = dataclasses.replace(plain, tuning=Tuning(**{name: value}))
+    assert str(value) in short_candidate(changed) and short_candidate(changed) != short_candidate(plain)
+    assert describe_differences(changed, plain) == f"{name} {value} instead of {TUNING_VALUES[name][0]}"
+    assert changed.key.startswith(f"{plain.key}-") and changed.key.endswith(str(value))
+
+
 def test_every_field_that_tells_two_candidates_apart_is_told() -> None:
     """A new axis must be named here, or two different candidates would read alike."""
     named = {field.name for field in dataclasses.fields(Candidate)}
@@ -69,6 +79,7 @@ def test_every_field_that_tells_two_candidates_apart_is_told() -> None:
         "attention",
         "offload_optimizer",
         "offload_param",
+        "tuning",
     }
     other = dataclasses.replace(make_candidate(), offload_param=OffloadDevice.NVME, zero_stage=3)
     assert (

@@ -7,14 +7,29 @@ import pytest
 
 from planner.rules import AXIS_RULES, RULES, Rule, RuleContext, RuleStage, Severity, refusals
 from planner.space.enumeration import named_columns
-from planner.spec import DeviceKind, OffloadDevice, Precision, Runtime
+from planner.spec import (
+    AccumulationType,
+    Allocator,
+    Attention,
+    CrossEntropy,
+    DeviceKind,
+    OffloadDevice,
+    OptimizerKernel,
+    Overlap,
+    Precision,
+    Runtime,
+    TorchCompile,
+    Tuning,
+)
 from planner.spec.columns import (
+    ATTENTIONS,
     FULL_CHECKPOINTING,
     OFFLOAD_DEVICES,
     PRECISIONS,
     SELECTIVE_CHECKPOINTING,
     CandidateColumns,
 )
+from planner.spec.tuning import tuning_code
 from tests.unit.space.jobs import cluster, decoder, gpt2_like, gpu, module, training
 
 BF16 = PRECISIONS.index(Precision.BF16)
@@ -47,6 +62,29 @@ def rule_named(name: str) -> Rule:
 MOE = decoder(num_experts=8, expert_ffn_hidden_size=100, num_dense_layers=0)
 TP2 = {"tensor_parallel_size": 2, "data_parallel_size": 4, "gradient_accumulation_steps": 16}
 PP4 = {"pipeline_parallel_size": 4, "data_parallel_size": 2, "gradient_accumulation_steps": 32}
+
+LAYER = tuning_code(Tuning(torch_compile=TorchCompile.LAYER))
+WHOLE = tuning_code(Tuning(torch_compile=TorchCompile.WHOLE))
+OVERLAP = tuning_code(Tuning(overlap_comm=Overlap.ON))
+FP32_SUMS = tuning_code(Tuning(grad_accum_dtype=AccumulationType.FP32))
+HPZ2, HPZ8 = (tuning_code(Tuning(zero_hpz_partition_size=size)) for size in (2, 8))
+FLASH = ATTENTIONS.index(Attention.FLASH)
+ON_CPU = context(on=cluster(device=gpu(device=DeviceKind.CPU)))
+
+# rule, context, values of both rows, a tuning that it refuses, one that it lets through
+TUNED = [
+    ("compile-layer-needs-blocks", context(module()), {}, Tuning(torch_compile=TorchCompile.LAYER), Tuning()),
+    ("chunked-loss-needs-blocks", context(module()), {}, Tuning(cross_entropy=CrossEntropy.CHUNKED), Tuning()),
+    ("allocator-needs-gpu", ON_CPU, {}, Tuning(allocator=Allocator.EXPANDABLE_SEGMENTS), Tuning()),
+    (
+        "accumulation-type-not-coarser",
+        context(),
+        {"zero_stage": 1},
+        Tuning(grad_accum_dtype=AccumulationType.FP16),
+        Tuning(grad_accum_dtype=AccumulationType.FP32),
+    ),
+    ("kernel-for-optimizer", ON_CPU, {}, Tuning(optimizer_kernel=OptimizerKernel.DEEPSPEED), Tuning()),
+]
 
 # rule, context, what it refuses, what it lets through (values over the legal row)
 CASES = [
@@ -148,6 +186,30 @@ CASES = [
         context(),
         {"offload_optimizer": NVME, "zero_stage": 2},
         {"offload_optimizer": NVME, "zero_stage": 3},
+    ),
+    *(
+        (rule, judged_in, {**common, "tuning": tuning_code(refused)}, {**common, "tuning": tuning_code(passed)})
+        for rule, judged_in, common, refused, passed in TUNED
+    ),
+    ("compile-whole-needs-one-stage", context(), {**PP4, "tuning": WHOLE}, {"tuning": WHOLE}),
+    ("compile-without-tensor-parallel", context(), {**TP2, "tuning": LAYER}, {"tuning": LAYER}),
+    ("compile-without-zero-3", context(), {"zero_stage": 3, "tuning": LAYER}, {"zero_stage": 2, "tuning": LAYER}),
+    ("overlap-without-pipeline", context(), {**PP4, "tuning": OVERLAP}, {"tuning": OVERLAP}),
+    ("accumulation-type-needs-zero", context(), {"tuning": FP32_SUMS}, {"zero_stage": 1, "tuning": FP32_SUMS}),
+    ("hpz-divides-node", context(), {**TP2, "tuning": HPZ8}, {"zero_stage": 3, "tuning": HPZ8}),
+    ("hpz-divides-node", context(on=cluster(gpus_per_node=4)), {"tuning": HPZ8}, {"tuning": HPZ2}),
+    (
+        "flash-needs-16-bit",
+        context(),
+        {"attention": FLASH, "precision": PRECISIONS.index(Precision.FP32)},
+        {"attention": FLASH},
+    ),
+    ("offload-nvme-needs-path", context(), {"offload_optimizer": NVME}, {"offload_optimizer": CPU}),
+    (
+        "offload-needs-host-optimizer",
+        context(given=training(optimizer="sgd")),
+        {"offload_optimizer": CPU},
+        {},
     ),
 ]
 

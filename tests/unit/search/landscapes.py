@@ -115,6 +115,7 @@ def columns_for(shape: Shape) -> CandidateColumns:
         attention=ones,
         offload_optimizer=0 * ones,
         offload_param=0 * ones,
+        tuning=0 * ones,
     )
 
 

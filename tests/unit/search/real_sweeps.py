@@ -116,6 +116,7 @@ def _columns(rows: list[dict[str, str]]) -> CandidateColumns:
         attention=ones,
         offload_optimizer=0 * ones,
         offload_param=0 * ones,
+        tuning=0 * ones,
     )
 
 
