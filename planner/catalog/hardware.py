@@ -194,6 +194,8 @@ def mixed_request(
 def nodes_request(entry: NodesEntry, *, folders: Folders | None = None) -> ClusterRequest:
     """Alike nodes with their names looked up."""
     gpu_file = _chosen_gpu(entry.gpu, folders)
+    if entry.memory is not None:
+        gpu_file = gpu_file.model_copy(update={"memory": entry.memory})
     return ClusterRequest(
         gpu=gpu_record(gpu_file),
         usual=node_defaults(gpu_file, folders=folders),

@@ -163,6 +163,9 @@ class NodesEntry(StrictModel):
         default=None, description="the network between nodes; left out: as usual for the GPU"
     )
     host_memory_gib: MemoryGib | None = Field(default=None, description="memory of one node's host, in GiB")
+    memory: MemoryFigures | None = Field(
+        default=None, description="the memory of one GPU as it was found; goes before what the catalog says"
+    )
     memory_gib: MemoryGib | None = Field(default=None, description="a cap on the memory of one rank, in GiB")
     price_per_gpu_hour: Price | None = Field(
         default=None, description="price of one GPU for one hour: a number (USD), or a mapping as in a GPU's file"

@@ -20,6 +20,7 @@ from planner.cli.folder_verbs import emit, report, verify
 from planner.cli.interrupts import interruptible
 from planner.cli.listing import list_known
 from planner.cli.plan import plan
+from planner.cli.probe import probe
 from planner.cli.problems import print_error, unknown_verb, usage_error
 from planner.cli.session import Invocation, Unwritable, flush_stdout, silence_stdout
 from planner.cli.usecases import ProductUseCases, UseCases
@@ -33,6 +34,7 @@ _VERBS: dict[str, tuple[Callable[..., None], str]] = {
     "report": (report, "A plan's report, as text or HTML."),
     "check": (check, "Lint an existing DeepSpeed configuration."),
     "diagnose": (diagnose, "Name the cause of a failed run from its logs, and rank what helps."),
+    "probe": (probe, "This machine as a cluster file, and what is wrong with it for training."),
     "list": (list_known, "Known GPUs, models, links, clusters, rules and causes."),
 }
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from planner.app.check_request import CheckRequest, CheckResult
 from planner.app.diagnose_request import DiagnoseRequest, DiagnoseResult
+from planner.app.probe_request import ProbeRequest, ProbeResult
 from planner.app.progress import Progress
 from planner.app.requests import CatalogKind, CatalogTable, PlanRequest, PlanResult, VerifyResult
 from planner.report import PlannedRow, ReportInput
@@ -47,6 +48,8 @@ class UseCases(Protocol):
     def check_config(self, request: CheckRequest) -> CheckResult: ...
 
     def diagnose_logs(self, request: DiagnoseRequest) -> DiagnoseResult: ...
+
+    def probe_machine(self, request: ProbeRequest, *, console: Progress) -> ProbeResult: ...
 
 
 class ProductUseCases:
@@ -113,3 +116,8 @@ class ProductUseCases:
         from planner.app.diagnose import diagnose_logs
 
         return diagnose_logs(request)
+
+    def probe_machine(self, request: ProbeRequest, *, console: Progress) -> ProbeResult:
+        from planner.app.probe import probe_this_machine
+
+        return probe_this_machine(request, console=console)

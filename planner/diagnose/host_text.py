@@ -54,15 +54,18 @@ _KILLED = re.compile(
 _KILLED_WORD = re.compile(
     r"^\s*\**Killed\**\s*$|\b\d+ Killed {2,}|: Killed\s*$|^zsh: killed\b|\bline \d+:\s+\d+ Killed\b|task \d+: Killed"
 )
+# A collective whose other side is gone: what a rank says when another failed, never the first cause.
+_PEER_LOST = re.compile(
+    r"ncclRemoteError|remote process exited or there was a network error|Connection (?:closed|reset) by peer"
+    r"|Connection refused|connection was reset|Broken pipe|Socket Timeout|wait timeout after"
+    r"|NCCL communicator was aborted"
+    r"|Gloo connectFullMesh failed|recvValue failed|sendBytes failed|failed to recv, got 0 bytes"
+)
 _COLLECTIVE = re.compile(
-    r"Watchdog caught collective operation timeout|collective operation timeout"
-    r"|Some NCCL operations have failed or timed out"
-    r"|ncclRemoteError|remote process exited or there was a network error|Connection (?:closed"
-    r"|reset) by peer|Socket Timeout"
-    r"|NCCL communicator was aborted|unhandled system error|unhandled cuda error"
+    _PEER_LOST.pattern + r"|Watchdog caught collective operation timeout|collective operation timeout"
+    r"|Some NCCL operations have failed or timed out|unhandled system error|unhandled cuda error"
     r"|ncclUnhandledCudaError|ncclInternalError"
-    r"|Timed out initializing process group|store->get\(|wait timeout after|heartbeat monitor"
-    r"|Broken pipe|DistStoreError"
+    r"|Timed out initializing process group|store->get\(|heartbeat monitor|DistStoreError"
 )
 _ENDED = re.compile(
     r"DUE TO TIME LIMIT|CANCELLED AT|DUE TO PREEMPTION|Received SIGTERM|KeyboardInterrupt|SignalException"
@@ -100,6 +103,11 @@ def read_host_text(text: str) -> HostText | None:
     if _HOST.search(text):
         return HostText(kind=EventKind.HOST_ALLOCATOR, figures=Figures(requested=_requested(text)))
     return _ending(text)
+
+
+def says_peer_was_lost(text: str) -> bool:
+    """Whether the text is that of a collective whose other side is gone: collateral damage, never the first cause."""
+    return _PEER_LOST.search(text) is not None
 
 
 def _ending(text: str) -> HostText | None:

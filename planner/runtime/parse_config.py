@@ -10,14 +10,14 @@ prove that a config runs: the caller also checks rules and trains two steps.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from planner.runtime.result_channel import result_channel
 
 TIMED_OUT_EXIT = 124  # as coreutils' timeout
 
@@ -66,18 +66,6 @@ def parse_config(path: Path, *, data_parallel_size: int) -> dict[str, Any]:
     }
 
 
-@contextlib.contextmanager
-def _result_channel() -> Iterator[int]:
-    """A descriptor of the real standard output, while everything that prints is sent to standard error."""
-    sys.stdout.flush()
-    channel = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        yield channel
-    finally:
-        os.close(channel)
-
-
 def _end_after(seconds: float) -> None:
     """End the process when time is up, wherever it hangs: a compiler or a lock does not listen to exceptions."""
     timer = threading.Timer(seconds, os._exit, args=(TIMED_OUT_EXIT,))
@@ -93,7 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--time-limit-s", type=float, default=120.0)
     options = parser.parse_args(arguments)
     _end_after(options.time_limit_s)
-    with _result_channel() as channel:
+    with result_channel() as channel:
         result = parse_config(options.config, data_parallel_size=options.data_parallel_size)
         os.write(channel, (json.dumps(result) + "\n").encode())
     return 0

@@ -1,7 +1,7 @@
 """How a trial ended, decided from what its ranks left behind. Pure.
 
 Owns which rank's end is the cause and which are collateral, what kind of end it is, and the figures of a measured
-trial. Leaves phrases to `oom_text`, processes and files to `pool`.
+trial. Leaves phrases to `planner.diagnose`, processes and files to `pool`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,13 @@ import signal
 from enum import Enum, auto
 from statistics import median
 
+from planner.diagnose.memory_text import (
+    read_device_figures,
+    requested_of_host,
+    says_device_memory_ran_out,
+    says_host_memory_ran_out,
+    says_peer_was_lost,
+)
 from planner.spec import (
     Crashed,
     DeviceKind,
@@ -27,14 +34,8 @@ from planner.spec import (
 from planner.spec._record import record
 from planner.spec.worker import RankEnd, RankFailure, TrialEnd
 from planner.trial.logs import TAIL_BYTES
-from planner.trial.oom_text import (
-    parse_cuda_out_of_memory,
-    requested_of_cpu_allocator,
-    says_device_memory_ran_out,
-    says_host_memory_ran_out,
-    says_peer_was_lost,
-)
 
+_THREAD_REFUSED = "Resource temporarily unavailable"  # under a memory limit a thread's stack could not be had
 _LOADER_GAVE_UP = 127  # the exit code of glibc's loader when it cannot have memory for a library or a thread
 _NORMAL_MAD = 1.4826  # median absolute deviation of a normal distribution -> its standard deviation
 
@@ -106,7 +107,7 @@ def _cause_of(rank: RankEnd, facts: TrialFacts) -> _Cause:
     for text in texts:
         if says_device_memory_ran_out(text) or text.startswith("torch.OutOfMemoryError"):
             return _Cause.DEVICE_MEMORY
-        if says_host_memory_ran_out(text) or text.startswith("MemoryError"):
+        if _host_refused(text) or text.startswith("MemoryError"):
             return _host_or_limit(facts.task)
     return _Cause.PEER_LOST if any(map(says_peer_was_lost, texts)) else _Cause.OTHER
 
@@ -115,11 +116,15 @@ def _cause_of_silent_death(rank: RankEnd, facts: TrialFacts) -> _Cause:
     if rank.exit_code == -signal.SIGKILL:
         return _Cause.HOST_MEMORY
     tail = facts.log_tails[rank.rank]
-    if rank.exit_code in (-signal.SIGABRT, _LOADER_GAVE_UP) and says_host_memory_ran_out(tail):
+    if rank.exit_code in (-signal.SIGABRT, _LOADER_GAVE_UP) and _host_refused(tail):
         return _host_or_limit(facts.task)
     if rank.exit_code == -signal.SIGABRT and says_device_memory_ran_out(tail):
         return _Cause.DEVICE_MEMORY
     return _Cause.OTHER
+
+
+def _host_refused(text: str) -> bool:
+    return says_host_memory_ran_out(text) or _THREAD_REFUSED in text
 
 
 def _host_or_limit(task: TrialTask) -> _Cause:
@@ -151,8 +156,8 @@ def _evidence(rank: RankEnd, facts: TrialFacts) -> str:
 def _out_of_memory(rank: RankEnd, facts: TrialFacts) -> OutOfMemory:
     failure = rank.failure
     texts = (_as_text(failure), *failure.chain) if failure else (facts.log_tails[rank.rank],)
-    parsed = next(filter(None, map(parse_cuda_out_of_memory, texts)), None)
-    requested = parsed.requested_bytes if parsed else max(map(requested_of_cpu_allocator, texts))
+    parsed = next(filter(None, map(read_device_figures, texts)), None)
+    requested = parsed.requested_bytes if parsed else max(map(requested_of_host, texts))
     allocated = (parsed.allocated_bytes if parsed else 0) or (failure.allocated_bytes if failure else 0)
     capacity = (parsed.capacity_bytes if parsed else 0) or (failure.capacity_bytes if failure else 0)
     return OutOfMemory(

@@ -13,12 +13,11 @@ import platform
 from collections.abc import Mapping
 
 from planner import __version__
+from planner.probe.host import MAX_CPU_RANKS, cpu_name, host_memory, usable_cores
+from planner.probe.nvidia import GpuState, NvidiaReport, probe_nvidia
 from planner.spec import DeviceKind
 from planner.spec._record import record
-from planner.trial.host import cpu_name, host_memory, usable_cores
-from planner.trial.nvidia import GpuState, NvidiaReport, probe_nvidia
 
-MAX_CPU_RANKS = 4  # processes over gloo; more than that measures the operating system's scheduler
 _PACKAGES = ("torch", "deepspeed", "transformers", "optuna")
 
 

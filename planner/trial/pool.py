@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from planner.errors import TrialsUnavailable
+from planner.probe.host import kernel_oom_kills, usable_cores
 from planner.rundir import explain_os_error
 from planner.spec import DeviceKind, Outcome, Phase, TrialTask
 from planner.spec.worker import (
@@ -31,7 +32,6 @@ from planner.spec.worker import (
 )
 from planner.trial.classify import TrialFacts, classify_trial
 from planner.trial.environment import worker_environment
-from planner.trial.host import kernel_oom_kills, usable_cores
 from planner.trial.logs import join_logs, read_tail
 from planner.trial.worker_process import WorkerDied, WorkerProcess
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from planner.trial.host import cpu_name, host_memory, kernel_oom_kills, usable_cores
+from planner.probe.host import cpu_name, host_memory, kernel_oom_kills, usable_cores
 
 
 def _write(root: Path, name: str, text: str) -> None:

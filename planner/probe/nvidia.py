@@ -17,7 +17,7 @@ from typing import Any
 from planner.spec._record import record
 
 _MIB = 1 << 20
-_PROGRAM_TIMEOUT_S = 30.0  # without persistence mode the driver loads first, which takes seconds
+PROGRAM_TIMEOUT_S = 30.0  # without persistence mode the driver loads first, which takes seconds
 
 
 @record
@@ -122,7 +122,7 @@ def _query(question: str, environment: Mapping[str, str]) -> list[list[str]]:
         env=dict(environment),
         capture_output=True,
         text=True,
-        timeout=_PROGRAM_TIMEOUT_S,
+        timeout=PROGRAM_TIMEOUT_S,
         check=True,
     )
     return [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(answer.stdout)) if row]
