@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 
 from planner.app.progress import Progress
@@ -40,7 +40,24 @@ def read_job(request: PlanRequest, *, console: Progress) -> tuple[JobSpec, Machi
     traced = trace_factory(job_file) if job_file.factory else None
     machine = probe_machine()
     job = resolve_job(job_file, machine=machine_facts(machine), traced=traced, today=datetime.now(UTC).date())
-    return job, machine_for(job, machine)
+    if not job_file.needs_machine:
+        return job, machine_for(job, machine)
+    machine = _without_gpu(machine)
+    for note in machine.notes:
+        console.note(note)
+    return job, machine
+
+
+def _without_gpu(machine: Machine) -> Machine:
+    """With a note where `gpu: auto` found no GPU: a plan for the CPU is seldom what was meant."""
+    if machine.device is not DeviceKind.CPU:
+        return machine
+    because = f" ({'; '.join(machine.notes)})" if machine.notes else ""
+    note = (
+        f"gpu: auto found no GPU here{because}, so this plan is for {machine.num_devices} processes of the CPU; "
+        "planner probe says what is missing"
+    )
+    return replace(machine, notes=(note,))
 
 
 def machine_for(job: JobSpec, machine: Machine) -> Machine:

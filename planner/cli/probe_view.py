@@ -15,6 +15,7 @@ from planner.spec import DeviceKind
 
 _STYLES = {"error": "bold red", "warning": "bold yellow", "info": "bold blue"}
 _SHOWN_PORTS = 8
+_SHM = "/dev/shm"  # noqa: S108 - the name of what is shown
 
 
 def probe_view(result: ProbeResult) -> Iterator[RenderableType]:
@@ -22,7 +23,7 @@ def probe_view(result: ProbeResult) -> Iterator[RenderableType]:
     report = result.report
     yield from _devices(report)
     for name, words in _facts(report):
-        yield Text.assemble((f"{name:<10}", "dim"), one_line(words))
+        yield Text.assemble((f"{name:<11}", "dim"), one_line(words))
     yield from _measured(report)
     yield from _findings(result)
     if report.unseen:
@@ -36,7 +37,7 @@ def probe_view(result: ProbeResult) -> Iterator[RenderableType]:
         )
     elif result.cluster_file:
         yield Text("the cluster file (--out FILE writes it):", style="bold")
-        yield Text(result.cluster_file.rstrip("\n"))
+        yield Text(result.cluster_file.rstrip("\n"), no_wrap=True, overflow="ignore")
     else:
         yield Text(f"no cluster file: it lacks {result.lacks}", style="bold red")
 
@@ -87,7 +88,7 @@ def _facts(report: MachineReport) -> Iterator[tuple[str, str]]:
         f"{format_bytes(host.total_bytes)} of memory{limit}, {format_bytes(host.available_bytes)} available",
     )
     if host.shm_total_bytes is not None:
-        yield "/dev/shm", f"{format_bytes(host.shm_total_bytes)}, {format_bytes(host.shm_free_bytes or 0)} free"
+        yield _SHM, f"{format_bytes(host.shm_total_bytes)}, {format_bytes(host.shm_free_bytes or 0)} free"
     if report.sight.pairs:
         yield "topology", _topology(report.sight.pairs)
     yield from _network(report)
@@ -152,11 +153,7 @@ def _measured(report: MachineReport) -> Iterator[RenderableType]:
             f"{format_seconds(report.link.latency_s)} a step"
         )
     for one in report.staircases:
-        ended = (
-            f"the next, {one.failed_batch}, did not fit"
-            if one.failed_batch
-            else "the time allowed ended it, not memory"
-        )
+        ended = f"{one.failed_batch} did not" if one.failed_batch else "the time allowed ended it, not memory"
         yield Text(
             f"\nstaircase on device {one.device}: {format_bytes(one.capacity_bytes)} could be had "
             f"({format_bytes(one.context_bytes)} of it context); batch {one.largest_batch} fitted, {ended}; "

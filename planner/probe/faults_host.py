@@ -102,7 +102,8 @@ def _memory(report: MachineReport) -> Iterator[Finding]:
 def _limits(report: MachineReport) -> Iterator[Finding]:
     host = report.host
     locked, has_infiniband = host.locked_memory_bytes, bool(report.network.ports)
-    if locked is not None and (has_infiniband or locked < _LOCKED_BYTES):
+    trains = report.device is DeviceKind.CUDA
+    if locked is not None and (has_infiniband or (trains and locked < _LOCKED_BYTES)):
         yield Finding(
             code="machine-memlock-low",
             severity=Severity.WARNING if has_infiniband else Severity.INFO,

@@ -19,6 +19,7 @@ from typing import Any
 from planner.runtime.result_channel import result_channel
 
 _LONGEST = 300
+_NO_OPERATORS = ("deepspeed_not_implemented",)  # a placeholder of its CPU accelerator
 
 
 def describe_software() -> dict[str, Any]:
@@ -61,7 +62,11 @@ def _deepspeed() -> dict[str, Any]:
     from deepspeed.ops.op_builder.all_ops import ALL_OPS
 
     prebuilt = {name for name, there in installed_ops.items() if there}
-    buildable = {name: bool(_or(partial(op.is_compatible, verbose=False), False)) for name, op in ALL_OPS.items()}
+    buildable = {
+        name: bool(_or(partial(op.is_compatible, verbose=False), False))
+        for name, op in ALL_OPS.items()
+        if name not in _NO_OPERATORS
+    }
     return {
         "ops": {
             "prebuilt": sorted(prebuilt),
