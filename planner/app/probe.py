@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from planner.app.probe_request import ProbeRequest, ProbeResult
+from planner.app.probe_request import MachineFinding, ProbeRequest, ProbeResult
 from planner.app.progress import Progress
 from planner.errors import InputError
 from planner.probe.cluster_file import ClusterText, render_cluster_file
@@ -20,6 +20,7 @@ from planner.probe.measurements import Unusable, parse_link, parse_staircases
 from planner.probe.network import look_at_network
 from planner.probe.records import GpuSight, MachineReport, SoftwareState
 from planner.probe.software import read_software
+from planner.rules import Finding
 from planner.rundir.atomic import write_whole
 from planner.spec import DeviceKind
 from planner.trial.environment import worker_environment
@@ -54,10 +55,21 @@ def probe_this_machine(request: ProbeRequest, *, console: Progress, root: Path =
     text = render_cluster_file(report, nodes=request.nodes)
     return ProbeResult(
         report=report,
-        findings=find_faults(report, nodes=request.nodes),
+        findings=tuple(map(_finding, find_faults(report, nodes=request.nodes))),
         cluster_file=text.text,
         lacks=text.lacks,
         written=_write(text, request.out_path),
+    )
+
+
+def _finding(finding: Finding) -> MachineFinding:
+    return MachineFinding(
+        code=finding.code,
+        severity=finding.severity.value,
+        key=finding.key,
+        message=finding.message,
+        why=finding.why,
+        fix=finding.fix,
     )
 
 
@@ -94,7 +106,6 @@ def _climb(report: MachineReport, request: ProbeRequest, environment: Mapping[st
         devices = "0"  # a process sees one slice
     module = ["planner.runtime.staircase", "--device", report.device.value, "--devices", devices]
     module += ["--memory-limit-bytes", str(limit), "--time-limit-s", str(_STAIRCASE_S)]
-    module += ["--threads", str(report.host.cores)]
     said, problem = _child(module, report.device, environment, limit_s=2 * _STAIRCASE_S + _SOFTWARE_S)
     try:
         climbed = with_staircases(report, parse_staircases(said))

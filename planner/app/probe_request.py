@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from planner.probe.records import MachineReport
-from planner.rules import Finding
 from planner.spec._record import record
 
 
@@ -22,11 +21,23 @@ class ProbeRequest:
 
 
 @record
+class MachineFinding:
+    """One thing wrong with the machine, as users see it: the fields of a finding of `planner check`."""
+
+    code: str
+    severity: str
+    key: str
+    message: str
+    why: str
+    fix: str
+
+
+@record
 class ProbeResult:
     """`cluster_file`: its text, "" when it could not be written, for `lacks`. `written`: where it was put."""
 
     report: MachineReport
-    findings: tuple[Finding, ...]
+    findings: tuple[MachineFinding, ...]
     cluster_file: str
     lacks: str = ""
     written: Path | None = None

@@ -67,20 +67,9 @@ def probe_document(result: ProbeResult) -> dict[str, Any]:
     """The result as `--json` prints it."""
     machine = to_plain(result.report)
     unseen = machine.pop("unseen")
-    findings = [
-        {
-            "code": finding.code,
-            "severity": finding.severity.value,
-            "key": finding.key,
-            "message": finding.message,
-            "why": finding.why,
-            "fix": finding.fix,
-        }
-        for finding in result.findings
-    ]
     return {
         "machine": machine,
-        "findings": findings,
+        "findings": [to_plain(finding) for finding in result.findings],
         "unseen": unseen,
         "cluster_file": result.cluster_file or None,
         "written": str(result.written) if result.written else None,

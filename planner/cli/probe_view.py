@@ -166,9 +166,7 @@ def _findings(result: ProbeResult) -> Iterator[RenderableType]:
     if not result.findings:
         yield Text("nothing is wrong with it for training", style="bold green")
     for finding in result.findings:
-        style = _STYLES.get(finding.severity.value, "")
-        yield Text.assemble(
-            (f"{finding.severity.value}: ", style), one_line(finding.message), (f"  [{finding.code}]", "dim")
-        )
+        style = _STYLES.get(finding.severity, "")
+        yield Text.assemble((f"{finding.severity}: ", style), one_line(finding.message), (f"  [{finding.code}]", "dim"))
         yield Text(f"  why: {one_line(finding.why)}")
         yield Text(f"  fix: {one_line(finding.fix)}")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from planner.probe.records import MachineReport, SoftwareState
 from planner.rules import Finding, Severity
 from planner.spec import DeviceKind
 
-# Sources of DeepSpeed's features among its operators: what cannot be used without them.
+_ARCHITECTURE = re.compile(r"(?P<kind>sm|compute)_(?P<major>\d+)(?P<minor>\d)(?P<letter>[a-f]?)")
+# What cannot be used without an operator of DeepSpeed.
 _NEEDED_FOR = {
     "cpu_adam": "optimizer offload to the CPU",
     "async_io": "offload to disk (NVMe)",
@@ -109,28 +111,33 @@ def _driver(report: MachineReport) -> Iterator[Finding]:
 
 def _architecture(report: MachineReport) -> Iterator[Finding]:
     built = report.software.architectures
-    capabilities = {gpu.details.compute_capability for gpu in report.sight.gpus} - {""}
-    for capability in sorted(capabilities):
-        major, _, minor = capability.partition(".")
-        exact = f"sm_{major}{minor}"
-        binaries = [name for name in built if name.startswith(f"sm_{major}") and len(name) == len(exact)]
-        runs = any(int(name[len(f"sm_{major}") :][:1] or 0) <= int(minor) for name in binaries)
-        compiles = any(_compute(name) and _compute(name) <= (int(major), int(minor)) for name in built)
-        if built and not runs and not compiles:
+    for capability in sorted({gpu.details.compute_capability for gpu in report.sight.gpus} - {""}):
+        if built and not any(_runs_on(name, capability) for name in built):
+            name = "sm_" + capability.replace(".", "")
             yield Finding(
                 code="machine-torch-lacks-architecture",
                 severity=Severity.ERROR,
                 key="software.torch",
-                message=f"torch {report.software.version('torch')} has no code for {exact} ({', '.join(built)})",
+                message=f"torch {report.software.version('torch')} has no code for {name} ({', '.join(built)})",
                 why="kernels fail with 'no kernel image is available for execution on the device'",
                 fix="install a newer torch, or one for a newer CUDA",
             )
 
 
-def _compute(name: str) -> tuple[int, int]:
-    """(9, 0) of `compute_90`, from which the driver compiles for newer GPUs; () for others."""
-    digits = name.removeprefix("compute_").rstrip("abcdef")
-    return (int(digits[:-1]), int(digits[-1])) if name.startswith("compute_") and digits.isdecimal() else (0, 0)
+def _runs_on(name: str, capability: str) -> bool:
+    """Whether code built for `sm_86` or `compute_80` runs on a GPU of this capability.
+
+    Binaries run within their major version, on the same or a newer minor one (those with a letter on their own alone);
+    `compute_` is compiled by the driver for anything newer. CUDA C++ Programming Guide, binary and PTX compatibility.
+    """
+    found = _ARCHITECTURE.fullmatch(name)
+    wanted = _numbers(capability)
+    if found is None or not wanted:
+        return False
+    built = (int(found["major"]), int(found["minor"]))
+    if found["kind"] == "compute":
+        return built <= wanted
+    return built == wanted if found["letter"] else built[0] == wanted[0] and built[1] <= wanted[1]
 
 
 def _toolkit(report: MachineReport) -> Iterator[Finding]:

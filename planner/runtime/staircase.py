@@ -113,7 +113,7 @@ def _slope(steps: list[tuple[int, int]], good: int) -> int:
 def _climb_all(options: Any) -> list[dict[str, Any]]:
     ends_at_s = time.monotonic() + options.time_limit_s
     if options.device == DeviceKind.CPU.value:
-        torch.set_num_threads(options.threads)
+        torch.set_num_threads(1)  # it is memory that is measured; more threads wait for each other on a busy machine
         _warm_up()
         meter = open_meter(DeviceKind.CPU, local_rank=0, gpus_before=())
         limit_data_segment(options.memory_limit_bytes)
@@ -152,7 +152,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--devices", type=lambda text: [int(word) for word in text.split(",")], default=[0])
     parser.add_argument("--memory-limit-bytes", type=int, default=0)
     parser.add_argument("--time-limit-s", type=float, default=120.0)
-    parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args(arguments)
     if options.device == DeviceKind.CPU.value and options.memory_limit_bytes <= 0:
         parser.error("--device cpu needs --memory-limit-bytes")

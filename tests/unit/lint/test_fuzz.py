@@ -7,14 +7,10 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
 from typing import Any
 
-import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from planner.errors import PlannerError
 from planner.lint import (
     as_deepspeed,
     decode,
@@ -27,8 +23,7 @@ from planner.lint import (
     read_trainer_arguments,
 )
 from planner.rules import ConfigContext, Consumer, known_keys, mentions_auto
-
-FEW, MANY = 250, 100_000
+from tests.fuzzing import lanes, only_planner_errors
 
 BLOCKS = known_keys("0.19.8")
 NAMES = sorted({name for block in BLOCKS.values() for name in block.keys})
@@ -118,35 +113,6 @@ contexts = st.builds(
     accelerate=st.none()
     | st.dictionaries(st.sampled_from(["mixed_precision", "num_processes", "deepspeed_config", "fsdp_config"]), values),
 )
-
-
-def lanes(strategy: Any) -> Callable[[Callable[[Any], None]], Any]:
-    """The property in both lanes."""
-
-    def wrap(body: Callable[[Any], None]) -> Any:
-        checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
-
-        @pytest.mark.parametrize(
-            "count", [FEW, pytest.param(MANY, marks=[pytest.mark.slow, pytest.mark.timeout(7200)])]
-        )
-        def test(count: int) -> None:
-            settings(max_examples=count, deadline=None, database=None, suppress_health_check=checks)(
-                given(strategy)(body)
-            )()
-
-        test.__doc__ = body.__doc__
-        return test
-
-    return wrap
-
-
-def only_planner_errors(work: Callable[[], object]) -> None:
-    try:
-        work()
-    except PlannerError as error:
-        assert error.error
-        assert error.why
-        assert error.fix
 
 
 @lanes(st.binary(max_size=200) | texts.map(lambda text: text.encode("utf-8", "surrogatepass")))

@@ -7,11 +7,11 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.diagnose.memory_text import says_peer_was_lost
 from planner.spec import DeviceKind, Measured, Outcome, TimedOut, TrialTask
 from planner.spec.codec import from_plain, to_plain
 from planner.spec.worker import RankEnd
 from planner.trial import classify_trial
-from planner.diagnose.memory_text import says_peer_was_lost
 from tests.unit.trial import messages
 from tests.unit.trial.samples import died, ended_by_worker, ended_well, make_facts, make_task, raised
 
