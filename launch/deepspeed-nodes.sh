@@ -10,7 +10,7 @@ if [[ ! -f $HOSTFILE ]]; then
 This plan runs on @@{nodes} nodes: write their names into a file "hostfile" beside this plan, or name one with HOSTFILE.
 One line a node, the first being the one that runs this script:
   node0 slots=@@{processes}
-The nodes are reached over ssh without a password, by pdsh, and see this folder under the same path.
+@@{node_groups}The nodes are reached over ssh without a password, by pdsh, and see this folder under the same path.
 USAGE
   exit 2
 fi

@@ -8,7 +8,7 @@ This plan runs on @@{nodes} nodes: start this script on each of them, with
   NODE_RANK    the number of the node, from 0 to @@{last_node}
   MASTER_ADDR  the name or address of node 0, as the others reach it
   MASTER_PORT  a free port on node 0 (left out: @@{master_port})
-for example, on node 0:  NODE_RANK=0 MASTER_ADDR=node0 bash @@{script}
+@@{node_groups}for example, on node 0:  NODE_RANK=0 MASTER_ADDR=node0 bash @@{script}
 USAGE
   exit 2
 fi

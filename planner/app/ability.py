@@ -29,6 +29,8 @@ def decide_trials(job: JobSpec, machine: Machine) -> Ability:
     wanted = job.trials.mode
     if wanted is TrialMode.NONE:
         return Ability(mode=TrialMode.NONE, note="no trials were asked for: every number is computed")
+    if job.cluster.groups:
+        return _over_groups(wanted)
     obstacle = obstacle_to_trials(job.cluster, machine)
     if not obstacle and wanted is not TrialMode.EMULATED:
         return Ability(mode=TrialMode.REAL, note=f"real trials on this machine ({machine.describe()})")
@@ -48,6 +50,16 @@ def decide_trials(job: JobSpec, machine: Machine) -> Ability:
             fix="run on a machine with a GPU that planner list gpus shows, or let the model decide: --trials none",
         )
     return Ability(mode=TrialMode.NONE, note=f"none of the trials could run here, every number is computed: {obstacle}")
+
+
+def _over_groups(wanted: TrialMode) -> Ability:
+    """One process cannot stand in for ranks of two kinds of nodes."""
+    why = "stages of a pipeline over several kinds of nodes are not tried: every number of it is computed"
+    if wanted in (TrialMode.REAL, TrialMode.EMULATED):
+        raise TrialsUnavailable(
+            f"{wanted} trials of this plan cannot run", why=why, fix="plan with --trials auto or none"
+        )
+    return Ability(mode=TrialMode.NONE, note=why)
 
 
 def _stand_in(cluster: ClusterSpec, machine: Machine) -> GpuSpec | None:

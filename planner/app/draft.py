@@ -12,6 +12,7 @@ import numpy as np
 from planner.app.ability import Ability
 from planner.app.forecast import target_of
 from planner.app.progress import OutlinedCandidate, SearchOutline
+from planner.app.uneven import UnevenRow, price_uneven, stands_on_groups, uneven_rows
 from planner.cost import REFERENCE_TRAINER, Calibration, EstimateColumns, estimate_columns, screened_out
 from planner.errors import NoFeasiblePlan
 from planner.report import CandidateRow
@@ -32,7 +33,9 @@ VALIDATION_S = 60.0  # at most, on two cores: importing, and a few small ranks
 class Draft:
     """`order` ranks all legal candidates by the model, best first: those that fit before those that do not.
 
-    `screened` marks those that no trial is spent on. `calibration`: what the estimates were corrected by.
+    `screened` marks those that no trial is spent on. `calibration`: what the estimates were corrected by. `uneven`: for
+    pipelines over the groups of a mixed cluster, each column's candidate with its own partition; the columns are then
+    the best of `num_candidates`.
     """
 
     job: JobSpec
@@ -41,6 +44,8 @@ class Draft:
     screened: BoolColumn
     order: IntColumn
     calibration: Calibration = _NO_CALIBRATION
+    uneven: tuple[UnevenRow, ...] = ()
+    num_candidates: int = 0
 
     @property
     def columns(self) -> CandidateColumns:
@@ -52,6 +57,8 @@ class Draft:
 
     def row(self, index: int) -> CandidateRow:
         """One candidate with its estimate."""
+        if self.uneven:
+            return self.uneven[index].row
         candidate = candidate_at(self.columns, index, num_layers=self.job.model.num_layers)
         return CandidateRow(key=candidate.key, candidate=candidate, estimate=self.estimates.record_at(index))
 
@@ -64,13 +71,63 @@ def draft_plan(job: JobSpec, *, calibration: Calibration = _NO_CALIBRATION) -> D
     space = enumerate_candidates(job)
     if not len(space.columns):
         raise explain_empty(space, job)
+    if job.cluster.groups:
+        return _draft_over_groups(job, space)
     estimates = estimate_space(job, space.columns, calibration=calibration)
     screened = screened_out(estimates)
     order = best_first(job, space.columns, estimates, screened=screened)
-    draft = Draft(job=job, space=space, estimates=estimates, screened=screened, order=order, calibration=calibration)
+    draft = Draft(
+        job=job,
+        space=space,
+        estimates=estimates,
+        screened=screened,
+        order=order,
+        calibration=calibration,
+        num_candidates=len(space.columns),
+    )
     if screened.all():
         raise _nothing_fits(draft)
     return draft
+
+
+def _draft_over_groups(job: JobSpec, space: Space) -> Draft:
+    """Pipelines over the groups of the job's cluster, which stand in the order of the ranks."""
+    found = uneven_rows(job, space.columns)
+    if not found:
+        raise NoFeasiblePlan(
+            "no pipeline with whole stages on every group of nodes fits into memory",
+            why=f"{int(stands_on_groups(space.columns, job.cluster).sum())} of {len(space.columns)} candidates stand "
+            "on the groups; none has a partition that leaves every group's headroom free",
+            fix="plan one group alone, or use more nodes or a shorter seq_len",
+        )
+    columns = space.columns.take(np.array([one.index for one in found], dtype=np.int64))
+    return Draft(
+        job=job,
+        space=replace(space, columns=columns),
+        estimates=_columns_of_rows(tuple(one.row.estimate for one in found), even=estimate_space(job, columns)),
+        screened=np.zeros(len(found), dtype=np.bool_),
+        order=np.arange(len(found), dtype=np.int64),
+        uneven=found,
+        num_candidates=int(stands_on_groups(space.columns, job.cluster).sum()),
+    )
+
+
+def _columns_of_rows(estimates: tuple[Estimate, ...], *, even: EstimateColumns) -> EstimateColumns:
+    """Estimates of uneven pipelines as columns. All fit where they stand, and what is usable differs between them: as
+    columns they are given the most of it; each row's record has its own."""
+    memory = [one.memory for one in estimates]
+    return replace(
+        even,
+        tokens_per_s=np.array([one.tokens_per_s for one in estimates]),
+        step_time_s=np.array([one.step_time_s for one in estimates]),
+        device_used_bytes=np.array([one.device_used_bytes for one in memory], dtype=np.int64),
+        low_bytes=np.array([one.low_bytes for one in memory], dtype=np.int64),
+        high_bytes=np.array([one.high_bytes for one in memory], dtype=np.int64),
+        host_bytes=np.array([one.host_bytes for one in memory], dtype=np.int64),
+        fits=np.array([one.fits for one in estimates], dtype=np.bool_),
+        usable_bytes=max(one.usable_bytes for one in memory),
+        host_usable_bytes=max(one.host_usable_bytes for one in memory),
+    )
 
 
 def best_first(
@@ -134,7 +191,7 @@ def outline_search(
         device_name=job.cluster.gpu.name,
         usable_bytes=draft.estimates.usable_bytes,
         num_combinations=draft.space.num_combinations,
-        num_candidates=len(draft.columns),
+        num_candidates=draft.num_candidates,
         num_screened=int(draft.screened.sum()),
         max_trials=preview.num_trials if runs else 0,
         longest_s=longest_s + (VALIDATION_S if validate else 0.0),
@@ -173,6 +230,8 @@ def estimate_candidates(
     job: JobSpec, candidates: tuple[Candidate, ...], *, calibration: Calibration = _NO_CALIBRATION
 ) -> tuple[Estimate, ...]:
     """What the (calibrated) model says of these candidates."""
+    if job.cluster.groups:
+        return tuple(price_uneven(job, candidate) for candidate in candidates)
     columns = columns_of(candidates, gpus_per_node=job.cluster.gpus_per_node)
     estimates = estimate_space(job, columns, calibration=calibration)
     return tuple(estimates.record_at(row) for row in range(len(candidates)))

@@ -61,7 +61,9 @@ class _Priced:
 
 def outlook_of(draft: Draft) -> Outlook:
     """Look around the job: every cluster size it may take (or, where it names one, every smaller one too) and a few
-    changes of its hardware."""
+    changes of its hardware. Nothing of a pipeline over several kinds of nodes: its other uses were looked at before."""
+    if draft.job.cluster.groups:
+        return Outlook()
     own = _priced(draft.job, draft.columns, draft.estimates)
     sizes = own if draft.job.node_counts else _smaller_too(draft.job)
     fronts = _fastest_of_each_size(sizes)

@@ -78,6 +78,7 @@ class Planning:
     console: Progress
     pinned: Pinned | None = None
     earlier: Earlier = Earlier()
+    uses: tuple[str, ...] = ()  # of a mixed cluster, all that were looked at, in words
 
     @property
     def runs_trials(self) -> bool:
@@ -177,6 +178,7 @@ def plan_in(run_dir: RunDir, planning: Planning) -> PlanResult:
         draft=planning.draft,
         trials_note=planning.ability.note,
         pinned=planning.pinned,
+        uses=planning.uses,
     )
     plan, report, files = write_plan_folder(run_dir, parts)
     return PlanResult(plan_dir=run_dir.path, outline=outline, plan=plan, report=report, files=files)

@@ -27,6 +27,7 @@ from planner.emit import (
     render_ds_config_text,
     render_launch,
     render_task_text,
+    stage_groups,
 )
 from planner.jobfile import job_hash, parse_pin
 from planner.redaction import hide_url_passwords
@@ -63,6 +64,7 @@ class PlanParts:
     draft: Draft
     trials_note: str
     pinned: Pinned | None = None
+    uses: tuple[str, ...] = ()  # of a mixed cluster, all that were looked at, in words
 
 
 def write_plan_folder(run_dir: RunDir, parts: PlanParts) -> tuple[Plan, ReportInput, tuple[Path, ...]]:
@@ -137,7 +139,7 @@ def _summary(parts: PlanParts) -> SearchSummary:
     draft, selection = parts.draft, parts.selection
     note = parts.trials_note + (f"; {selection.stopped_because}" if selection.stopped_because else "")
     return SearchSummary(
-        num_candidates=len(draft.columns),
+        num_candidates=draft.num_candidates,
         num_screened=int(draft.screened.sum()),
         num_trials=len(selection.trials),
         num_out_of_memory=sum(isinstance(trial.outcome, OutOfMemory) for trial in selection.trials),
@@ -153,6 +155,8 @@ def _hardware(parts: PlanParts) -> tuple[tuple[str, str], ...]:
         ("target", f"{_nodes(parts.job)} x {cluster.gpus_per_node} x {cluster.gpu.name}"),
         ("intra_node_link", cluster.intra_node_link.name),
         ("inter_node_link", cluster.inter_node_link.name),
+        *(("group", words) for words in stage_groups(parts.job, parts.selection.candidate)),
+        *(("considered", words) for words in parts.uses),
         ("planned_on", machine.describe()),
         *(("note", note) for note in machine.notes),
     )

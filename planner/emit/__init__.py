@@ -6,10 +6,10 @@
 from planner.emit.ds_config import bucket_elements, render_ds_config, render_ds_config_text
 from planner.emit.explain import explain_ds_config
 from planner.emit.files import EmittedFile, LaunchPaths
-from planner.emit.launch import render_launch
+from planner.emit.launch import node_order_refusal, render_launch
 from planner.emit.reduced import reduced_differences, reduced_task
 from planner.emit.task import NOT_EMITTED, render_task, render_task_text
-from planner.emit.topology import node_shape
+from planner.emit.topology import node_shape, stage_groups
 
 __all__ = [
     "NOT_EMITTED",
@@ -17,6 +17,7 @@ __all__ = [
     "LaunchPaths",
     "bucket_elements",
     "explain_ds_config",
+    "node_order_refusal",
     "node_shape",
     "reduced_differences",
     "reduced_task",
@@ -25,4 +26,5 @@ __all__ = [
     "render_launch",
     "render_task",
     "render_task_text",
+    "stage_groups",
 ]

@@ -14,7 +14,7 @@ from planner.emit.kubernetes import render_kubernetes
 from planner.emit.program import Program, program_of
 from planner.emit.shell import environment_text, fill_skeleton, header, job_environment, plan_dir_text, python_text
 from planner.emit.slurm import render_slurm
-from planner.emit.topology import NodeShape, node_shape
+from planner.emit.topology import NodeShape, node_shape, stage_groups
 from planner.errors import NotExpressible
 from planner.spec import Candidate, JobSpec, Launcher
 
@@ -27,6 +27,13 @@ def render_launch(
     Raises NotExpressible when the launcher cannot carry the plan, InputError when the job's launch section is wrong.
     """
     places = paths if paths is not None else LaunchPaths()
+    unordered = node_order_refusal(job, launcher)
+    if job.cluster.groups and unordered:
+        raise NotExpressible(
+            "a pipeline over several kinds of nodes cannot be started this way",
+            why=unordered,
+            fix="use launch.launcher: torchrun or deepspeed, or plan one group of nodes alone",
+        )
     shape = node_shape(job, candidate)
     program = program_of(job, candidate)
     if launcher is Launcher.SLURM:
@@ -36,6 +43,15 @@ def render_launch(
     if launcher is Launcher.DEEPSPEED:
         return _deepspeed(job, candidate, places, shape, program)
     return (_torchrun(job, candidate, places, shape, program),)
+
+
+def node_order_refusal(job: JobSpec, launcher: Launcher) -> str:
+    """Why this launcher, or the job's own script, cannot run a pipeline whose nodes differ; "" where it can."""
+    if launcher in (Launcher.SLURM, Launcher.KUBERNETES):
+        return f"{launcher} numbers the nodes itself, and which stages a node holds depends on its number"
+    if job.launch.command:
+        return "nothing tells the job's own script how many layers each stage holds"
+    return ""
 
 
 def _torchrun(
@@ -49,6 +65,7 @@ def _torchrun(
         **slots,
         script=shlex.quote(paths.script),
         nodes=str(shape.nodes),
+        node_groups="".join(f"  {words}\n" for words in stage_groups(job, candidate)),
         last_node=str(shape.nodes - 1),
         master_port=str(job.launch.master_port),
     )
@@ -68,7 +85,13 @@ def _deepspeed(
             why="it passes them through a remote shell without quoting them",
             fix="use launch.launcher: torchrun or slurm, or arguments of letters, digits and _@%+=:,./-",
         )
-    script = _script(paths, fill_skeleton("deepspeed-nodes.sh", **slots, nodes=str(shape.nodes)))
+    text = fill_skeleton(
+        "deepspeed-nodes.sh",
+        **slots,
+        nodes=str(shape.nodes),
+        node_groups="".join(f"In this order: {words}\n" for words in stage_groups(job, candidate)),
+    )
+    script = _script(paths, text)
     return script, EmittedFile(path="launch/deepspeed_env", text=_deepspeed_environment(job))
 
 

@@ -11,6 +11,7 @@ import string
 
 from planner import __version__
 from planner.emit.files import LaunchPaths
+from planner.emit.topology import stage_groups
 from planner.errors import InputError
 from planner.resources import find_data_dir
 from planner.spec import Allocator, Candidate, DeviceKind, JobSpec
@@ -48,6 +49,7 @@ def header(job: JobSpec, candidate: Candidate, paths: LaunchPaths, *, start: str
         f"x pipeline {layout.pipeline_parallel_size}",
         f"{batch.global_batch_size} sequences a step = micro-batch {batch.micro_batch_size} "
         f"x accumulation {batch.gradient_accumulation_steps} x data {batch.data_parallel_size}",
+        *(f"In this order, which decides who holds what: {words}" for words in stage_groups(job, candidate)),
         f"Start: {start}",
     )
     return "\n".join(comment(line) for line in lines)

@@ -70,6 +70,7 @@ def _checkpoints(forecast: Forecast) -> str:
         f"A checkpoint every {format_seconds(forecast.checkpoint_interval_s)} "
         f"({plural(forecast.checkpoint_interval_steps, 'step')}) loses the least: each is "
         f"{format_bytes(forecast.checkpoint_bytes)} and takes {format_seconds(forecast.checkpoint_write_s)} to write, "
-        f"and {plural(forecast.nodes, 'node')} fail every {format_seconds(forecast.between_failures_s)} ({expected}); "
+        f"and on {plural(forecast.nodes, 'node')} something fails every {format_seconds(forecast.between_failures_s)} "
+        f"({expected}); "
         f"writing, lost work and restarts are {format_fraction(forecast.lost_fraction)} of the time."
     )

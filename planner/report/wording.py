@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from planner.report.units import format_bytes, format_seconds, one_line, plural
-from planner.spec.candidate import Candidate
+from planner.spec.candidate import Candidate, partition_layers
 from planner.spec.estimate import TimeBreakdown
 from planner.spec.kinds import (
     ActivationCheckpointing,
@@ -177,9 +179,18 @@ def _describe_layout(candidate: Candidate) -> str:
         ("data", layout.data_parallel_size),
     )
     words = " x ".join(f"{name} {size}" for name, size in named if size > 1) or "one device"
-    if len(set(layout.stage_layers)) > 1:
-        words += f" ({min(layout.stage_layers)} or {max(layout.stage_layers)} layers a stage)"
+    layers = layout.stage_layers
+    if len(set(layers)) > 1 and layers == partition_layers(sum(layers), len(layers)):
+        words += f" ({min(layers)} or {max(layers)} layers a stage)"
+    elif len(set(layers)) > 1:
+        words += f" (stages of {_runs(layers)} layers)"
     return words
+
+
+def _runs(layers: tuple[int, ...]) -> str:
+    """`24, 8`; alike neighbours together: `4 x 24, 4 x 8`."""
+    runs = [(count, len(tuple(alike))) for count, alike in groupby(layers)]
+    return ", ".join(str(count) if times == 1 else f"{times} x {count}" for count, times in runs)
 
 
 def _describe_batch(candidate: Candidate) -> str:
