@@ -38,9 +38,7 @@ def _slower(cluster: ClusterSpec, *, speed: float, memory: float = 1.0) -> Clust
 def _setting(groups: tuple[ClusterSpec, ...]) -> Setting:
     nodes = sum(group.nodes for group in groups)
     cluster = replace(groups[0], nodes=nodes, groups=groups)
-    return Setting(
-        model=MODEL, training=TRAINING, cluster=cluster, profile=REFERENCE_TRAINER, headroom_fraction=0.05
-    )
+    return Setting(model=MODEL, training=TRAINING, cluster=cluster, profile=REFERENCE_TRAINER, headroom_fraction=0.05)
 
 
 def _candidate(layers: tuple[int, ...], *, tensor: int = 4, zero: int = 1) -> Candidate:
@@ -53,9 +51,7 @@ def _candidate(layers: tuple[int, ...], *, tensor: int = 4, zero: int = 1) -> Ca
     )
     return Candidate(
         layout=layout,
-        batch=BatchSplit(
-            micro_batch_size=1, gradient_accumulation_steps=64 // data, data_parallel_size=data
-        ),
+        batch=BatchSplit(micro_batch_size=1, gradient_accumulation_steps=64 // data, data_parallel_size=data),
         zero_stage=zero,
         precision=Precision.BF16,
         activation_checkpointing=ActivationCheckpointing(),

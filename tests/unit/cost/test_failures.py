@@ -44,7 +44,7 @@ def test_default_rate_is_that_of_its_source() -> None:
     """2,048 nodes: an interruption every 54 days / 419 = 3.09 hours."""
     failures = Failures(checkpoint_bytes=1.0)
     assert failures.between_s(np.array([2048.0]))[0] / HOUR_S == pytest.approx(3.09, rel=1e-2)
-    assert DEFAULT_MTBF_S / DAY_S == pytest.approx(264, rel=1e-2)
+    assert pytest.approx(264, rel=1e-2) == DEFAULT_MTBF_S / DAY_S
 
 
 def test_checkpoint_holds_weights_masters_and_moments() -> None:
