@@ -125,9 +125,16 @@ def read_row(value: Any, lookups: Lookups | None = None) -> Question:
             fix="give one of the two",
         )
     cluster = _cluster(row, known)
-    profile, attention = profile_for(row.runtime, attention=row.attention, gpu=cluster.gpu, compiled=row.torch_compile)
+    model = known.model(row.model)
+    profile, attention = profile_for(
+        row.runtime,
+        attention=row.attention,
+        gpu=cluster.gpu,
+        compiled=row.torch_compile,
+        is_plain=_is_plain(row, model),
+    )
     setting = Setting(
-        model=known.model(row.model),
+        model=model,
         training=TrainingSpec(
             seq_len=row.seq_len,
             global_batch_size=row.global_batch_size or 1,
@@ -139,6 +146,12 @@ def read_row(value: Any, lookups: Lookups | None = None) -> Question:
         profile=profile,
     )
     return _split(row, setting, attention=attention)
+
+
+def _is_plain(row: EstimateRow, model: ModelSpec) -> bool:
+    """Whether a Megatron-like row uses nothing that only Megatron-Core with Transformer Engine has."""
+    sizes = (row.virtual_pipeline_size, row.sequence_parallel_size, row.expert_parallel_size)
+    return max(sizes) == 1 and row.precision is not Precision.FP8 and not model.num_experts and not model.kv_lora_rank
 
 
 def _cluster(row: EstimateRow, known: Lookups) -> ClusterSpec:

@@ -49,6 +49,9 @@ class RuntimeProfile:
         0.0  # what one ring between nodes moves at most (see `links.Network`); 0: no limit
     )
     network_step_s: float = 0.0  # of one ring step between nodes, beside the link's own latency
+    # Of each message between pipeline stages where a run has so many nodes; 0: none.
+    stalled_send_s: float = 0.0
+    stalled_from_nodes: float = 0.0
     # Of a layer that is tensor-parallel where there are pipeline stages too: a floor, and more per ring step.
     pipelined_tensor_layer_s: float = 0.0
     pipelined_tensor_step_s: float = 0.0
@@ -139,6 +142,8 @@ MEGATRON_PLAIN = replace(
     backward_traffic_factor=2.0,
     network_ring_bytes_per_s=3.75e11,
     network_step_s=4.7e-5,
+    stalled_send_s=0.3,
+    stalled_from_nodes=64.0,
     pipelined_tensor_layer_s=8.0e-3,
     pipelined_tensor_step_s=3.1e-4,
     balances_stages=True,
@@ -155,19 +160,22 @@ _HOPPER_BF16_FLOPS_PER_S = 700.0e12  # between the A100's 312 and the H100's 756
 
 
 def profile_for(
-    runtime: Runtime, *, attention: Attention, gpu: GpuSpec, compiled: bool = False
+    runtime: Runtime, *, attention: Attention, gpu: GpuSpec, compiled: bool = False, is_plain: bool = True
 ) -> tuple[RuntimeProfile, Attention]:
     """The profile of a configuration that names its runtime, and the attention kernel that this runtime had.
 
     Megatron-like runtimes differ by whether they name their kernel. `flash` stands for Megatron-Core with fused kernels
     throughout, `eager` for Megatron-LM before flash attention. One that names none (`sdpa`, what is left out) is taken
     for what was in use on its GPU: before Hopper Megatron-LM without flash attention, from Hopper on a trainer of plain
-    modules.
+    modules, unless the configuration uses what only Megatron-Core has (`is_plain` False: fp8, interleaved stages,
+    context or expert parallelism).
     """
     profile = PROFILES[runtime]
     if runtime is Runtime.MEGATRON and attention is Attention.SDPA:
         if max(gpu.peak_bf16_flops_per_s, gpu.peak_fp16_flops_per_s) < _HOPPER_BF16_FLOPS_PER_S:
             attention = Attention.EAGER
-        else:
+        elif is_plain:
             profile = MEGATRON_PLAIN
+        else:
+            attention = Attention.FLASH
     return replace(profile, compiled=compiled), attention

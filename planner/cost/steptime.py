@@ -65,6 +65,7 @@ def step_time(axes: Axes, *, inputs: Inputs) -> StepColumns:
     work = m * slowest.micro_batch
     bubble = (axes.pipeline - 1) / (m * axes.virtual) * work
     pipeline = np.where(axes.pipeline > 1, (m + axes.pipeline - 1) * axes.virtual * slowest.sends, 0.0)
+    pipeline = pipeline + m * axes.virtual * _stalls_s(axes, inputs=inputs)
     whole = stage_shape(FIRST, axes=axes, model=inputs.model)
     data = data_parallel_s(whole, axes=axes, inputs=inputs, backward_s=m * (slowest.compute + slowest.recompute))
     optimizer, offload = update_s(whole, axes=axes, inputs=inputs)
@@ -87,6 +88,14 @@ def step_time(axes: Axes, *, inputs: Inputs) -> StepColumns:
 def network_of(profile: RuntimeProfile) -> Network:
     """What the runtime's published runs showed of the network."""
     return Network(step_s=profile.network_step_s, ring_bytes_per_s=profile.network_ring_bytes_per_s)
+
+
+def _stalls_s(axes: Axes, *, inputs: Inputs) -> FloatColumn:
+    """Seconds per micro-batch that messages between stages stall on a large run's network: two messages with each
+    neighbour, of which a stage has one in a pipeline of two and otherwise two."""
+    profile = inputs.profile
+    is_large = axes.world / np.maximum(axes.gpus_per_node, 1.0) >= max(profile.stalled_from_nodes, 1.0)
+    return profile.stalled_send_s * 2.0 * np.minimum(axes.pipeline - 1.0, 2.0) * is_large
 
 
 def _slowest_stage(axes: Axes, *, inputs: Inputs) -> tuple[StageTime, FloatColumn]:
