@@ -22,11 +22,10 @@ from planner.spec.model import ModelSpec, TracedModule
 # Share of the dense peak that large matrix products reach inside a training step: 0.73 at an A100's 312 TFLOP/s, and
 # less the higher the peak, because power, caches and tails do not grow with it: (312 / peak) ^ 0.16 gives 0.61 on
 # Hopper (H200 rows) and 0.53 on Blackwell (SimuMax's B200 rows). Plain fp32 units are easy to fill.
-_MATMUL_FRACTION, _REFERENCE_FLOPS_PER_S, _PEAK_EXPONENT = 0.69, 312.0e12, 0.16
+_MATMUL_FRACTION, _REFERENCE_FLOPS_PER_S, _PEAK_EXPONENT = 0.69, 312.0e12, 0.14
 _MATMUL_FRACTION_FP32 = 0.75
 # Of the products' time in a step without recompute: the two products of backward read and write more for their FLOP.
 _FORWARD_SHARE = 0.30
-_FP8_FRACTION = 0.8  # of the fp8 peak, relative to 16 bit's share: casts and scaling
 _CPU_MATMUL_FRACTION = 0.6
 # Flash attention, forward and backward together. Above Hopper's peak it falls behind, since the exponentials between
 # its products run on units that did not grow: (989 / peak) ^ 0.3, 0.39 on Blackwell (SimuMax's rows of 131,072 tokens).
@@ -36,7 +35,7 @@ _GROUPED_FRACTION = 0.55  # of a dense product: experts get uneven, smaller grou
 _MEMORY_FRACTION = 0.85  # of the memory bandwidth that streaming kernels reach
 # Small products fill the device badly: x / (x + half) in tokens and in the width that tensor parallelism leaves; what
 # fills a device grows with its peak: 128 at Hopper's 989 TFLOP/s.
-_HALF_SIZE, _HOPPER_FLOPS_PER_S = 128.0, 989.0e12
+_HALF_TOKENS, _HALF_WIDTH, _HOPPER_FLOPS_PER_S = 256.0, 128.0, 989.0e12
 
 
 @record
@@ -58,7 +57,7 @@ def stage_work(shape: StageShape, *, axes: Axes, inputs: Inputs) -> Work:
     checkpointed layers; under selective checkpointing the traffic (Megatron: the attention).
     """
     model, gpu, profile = inputs.model, inputs.cluster.gpu, inputs.profile
-    peak = _peak(axes, gpu=gpu)
+    peak = _peak(axes, gpu=gpu, profile=profile)
     if model.traced is not None:
         return _traced_work(model.traced, axes=axes, peak=peak * _matmul_fraction(axes, gpu=gpu), gpu=gpu)
     layers = shape.layers + shape.encoder_layers
@@ -68,11 +67,12 @@ def stage_work(shape: StageShape, *, axes: Axes, inputs: Inputs) -> Work:
     matmul_s = axes.tokens * (dense + grouped / _GROUPED_FRACTION) / axes.tensor / product_rate
     head_flops = axes.tokens * 2.0 * model.hidden_size * model.vocab_size / axes.tensor * shape.has_head
     attention_flops = axes.tokens * _attention_flops(axes, model=model) / axes.tensor
-    attention_s = attention_flops / (peak * _attention_fraction(axes, peak=peak, profile=profile))
+    sixteen = np.where(axes.is_fp8, gpu.peak_bf16_flops_per_s or peak, peak)  # fp8 runs attention and head in 16 bit
+    attention_s = attention_flops / (sixteen * _attention_fraction(axes, peak=sixteen, profile=profile))
     bandwidth = gpu.memory_bandwidth_bytes_per_s * _MEMORY_FRACTION
     traffic_s = axes.tokens * layer_traffic_bytes(axes, model=model, profile=profile) / bandwidth
     loss_s = loss_traffic_bytes(axes, model=model, profile=profile) * shape.has_head / bandwidth
-    head_s = head_flops / product_rate
+    head_s = head_flops / (product_rate * sixteen / peak)
     forward_s = matmul_s * _FORWARD_SHARE * 3.0 + attention_s + traffic_s
     moved = _head_share(shape, axes=axes, profile=profile)
     head_s, loss_s = head_s * moved, loss_s * moved
@@ -102,6 +102,7 @@ def _head_share(shape: StageShape, *, axes: Axes, profile: RuntimeProfile) -> Fl
 def _attention_fraction(axes: Axes, *, peak: FloatColumn, profile: RuntimeProfile) -> FloatColumn:
     """Share of the peak that attention's products reach; fp32 units are filled by any kernel."""
     flash = profile.attention_fraction * np.minimum(_HOPPER_FLOPS_PER_S / peak, 1.0) ** _ATTENTION_EXPONENT
+    flash = flash * np.minimum(_REFERENCE_FLOPS_PER_S / peak, 1.0) ** profile.attention_exponent
     return np.where(axes.is_fp32, 1.0, np.where(axes.is_eager, _EAGER_ATTENTION_FRACTION, flash))
 
 
@@ -119,19 +120,20 @@ def _matmul_fraction(axes: Axes, *, gpu: GpuSpec) -> FloatColumn:
     return np.where(axes.is_fp32, _MATMUL_FRACTION_FP32, tensor_cores)
 
 
-def _peak(axes: Axes, *, gpu: GpuSpec) -> FloatColumn:
+def _peak(axes: Axes, *, gpu: GpuSpec, profile: RuntimeProfile) -> FloatColumn:
     """Dense peak FLOP/s in each row's precision; where the device lacks the type, that of fp32."""
     peaks = np.array([gpu.peak_flops_per_s(precision) or gpu.peak_fp32_flops_per_s for precision in PRECISIONS])
     sixteen = gpu.peak_bf16_flops_per_s or gpu.peak_fp32_flops_per_s
-    peaks[PRECISIONS.index(Precision.FP8)] = max(gpu.peak_fp8_flops_per_s * _FP8_FRACTION, sixteen)
+    peaks[PRECISIONS.index(Precision.FP8)] = max(gpu.peak_fp8_flops_per_s * profile.fp8_fraction, sixteen)
     return np.asarray(peaks[axes.precision.astype(np.int64)], dtype=np.float64)
 
 
 def _size_efficiency(axes: Axes, *, model: ModelSpec, peak: FloatColumn) -> FloatColumn:
     """x / (x + half) in rows (tokens) and in the split width: small products fill few multiprocessors."""
-    width = max(model.hidden_size, 1) / axes.tensor
-    half = _HALF_SIZE * peak / _HOPPER_FLOPS_PER_S
-    return axes.tokens / (axes.tokens + half) * width / (width + half)
+    width = max(model.hidden_size, 1) / np.sqrt(axes.tensor)
+    grown = peak / _HOPPER_FLOPS_PER_S
+    rows, columns = _HALF_TOKENS * grown, _HALF_WIDTH * grown
+    return axes.tokens / (axes.tokens + rows) * width / (width + columns)
 
 
 def _layer_matmul_flops(model: ModelSpec) -> tuple[float, float]:

@@ -42,6 +42,9 @@ class RuntimeProfile:
     attention_copy_bytes: float = 0.0  # per element of query, key, value and output: copies between layouts
     gradient_copy_bytes: float = 0.0  # per parameter and micro-batch: adding its gradient to the accumulated one
     attention_fraction: float = 0.5  # of the peak, flash attention forward and backward, up to Hopper
+    attention_exponent: float = 0.0  # by which that share falls with the peak above an A100's: kernels made for Ampere
+    fp8_fraction: float = 0.8  # of fp8's peak, relative to the share of 16 bit's: casts and scaling
+    overlaps_sends: bool = False  # interleaved stages send while they compute
     overlap_gradients_fraction: float = 0.0  # of gradient reduction hidden behind backward, ZeRO 0-2
     overlap_gather_fraction: float = 0.8  # of ZeRO-3's gathers and reductions hidden behind compute
     overlap_tensor_fraction: float = 0.0
@@ -95,7 +98,6 @@ FSDP = RuntimeProfile(
     backward_traffic_factor=1.5,
     attention_copy_bytes=2.0,
     gradient_copy_bytes=6.0,
-    attention_fraction=0.3,
     overlap_gradients_fraction=0.8,
     overlap_gather_fraction=0.9,
     layer_host_s=1.2e-3,
@@ -104,6 +106,10 @@ FSDP = RuntimeProfile(
     micro_batch_host_s=1.0e-3,
     update_copy_bytes=8.0,
 )
+
+# The same with a flash-attention package before its third version, as llm-foundry ran it: its kernels use Ampere's
+# instructions, so that their rate hardly grows on Hopper (Dao 2023, arXiv 2307.08691, section 4: 335 TFLOP/s at most).
+FSDP_AMPERE_ATTENTION = replace(FSDP, attention_fraction=0.33, attention_exponent=0.45)
 
 # Megatron-Core: fp32 main gradients for the whole local model (DistributedDataParallel), distributed optimizer as
 # ZeRO-1, fused kernels (bias-swiglu, norm, cross-entropy in place), vocabulary-parallel embedding and loss.
@@ -118,6 +124,9 @@ MEGATRON = RuntimeProfile(
     backward_traffic_factor=1.5,
     attention_copy_bytes=2.0,
     gradient_copy_bytes=10.0,
+    # Transformer Engine casts inside the kernels before a product; NVIDIA's Llama-3 runs on H100 (two rows).
+    fp8_fraction=1.1,
+    overlaps_sends=True,  # `overlap_p2p_comm`, Megatron-Core's default for interleaved stages
     recomputes_attention_core=True,
     layer_host_s=2.6e-3,
     tensor_layer_host_s=0.0,
@@ -171,6 +180,8 @@ def profile_for(
     context or expert parallelism).
     """
     profile = PROFILES[runtime]
+    if runtime is Runtime.FSDP and attention is Attention.FLASH:
+        profile = FSDP_AMPERE_ATTENTION
     if runtime is Runtime.MEGATRON and attention is Attention.SDPA:
         if max(gpu.peak_bf16_flops_per_s, gpu.peak_fp16_flops_per_s) < _HOPPER_BF16_FLOPS_PER_S:
             attention = Attention.EAGER

@@ -64,7 +64,9 @@ def step_time(axes: Axes, *, inputs: Inputs) -> StepColumns:
     m = axes.accumulation
     work = m * slowest.micro_batch
     bubble = (axes.pipeline - 1) / (m * axes.virtual) * work
-    pipeline = np.where(axes.pipeline > 1, (m + axes.pipeline - 1) * axes.virtual * slowest.sends, 0.0)
+    hidden = inputs.profile.overlaps_sends & (axes.virtual > 1)
+    rounds = np.where(hidden, 0.0, m) + axes.pipeline - 1
+    pipeline = np.where(axes.pipeline > 1, rounds * axes.virtual * slowest.sends, 0.0)
     pipeline = pipeline + m * axes.virtual * _stalls_s(axes, inputs=inputs)
     whole = stage_shape(FIRST, axes=axes, model=inputs.model)
     data = data_parallel_s(whole, axes=axes, inputs=inputs, backward_s=m * (slowest.compute + slowest.recompute))
