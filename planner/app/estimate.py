@@ -33,23 +33,30 @@ def estimate_one(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def estimate_rows(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
-    """One result per line, in order; a malformed line answers `{"error", "why", "fix"}` and the stream goes on."""
+    """One result per line, in order; a malformed line answers `{"error", "why", "fix", "line"}` and the stream goes on.
+
+    Blank lines are no rows and answer nothing; `line` counts them.
+    """
     lookups = Lookups()
-    while chunk := list(islice(lines, ROWS_AT_ONCE)):
-        read = [_read_line(line, lookups) for line in chunk]
+    rows = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
+    while chunk := list(islice(rows, ROWS_AT_ONCE)):
+        read = [_read_line(number, line, lookups) for number, line in chunk]
         answers = iter(estimate_questions([question for question in read if isinstance(question, Question)]))
         yield from (next(answers) if isinstance(item, Question) else item for item in read)
 
 
-def _read_line(line: str, lookups: Lookups) -> Question | dict[str, Any]:
+def _read_line(number: int, line: str, lookups: Lookups) -> Question | dict[str, Any]:
+    place = f"line {number}"
     try:
         if len(line) > MAX_LINE_CHARACTERS:
-            raise InputError("the line is too long", why="a row is at most 1 MiB", fix="check the file's line ends")
-        return read_row(json.loads(line), lookups)
+            raise InputError(f"{place} is too long", why="a row is at most 1 MiB", fix="check the file's line ends")
+        return read_row(json.loads(line), lookups, place=place)
     except InputError as problem:
-        return {"error": problem.error, "why": problem.why, "fix": problem.fix}
+        said = problem.error if problem.error.startswith(place) else f"{place}: {problem.error}"
+        return {"error": said, "why": problem.why, "fix": problem.fix, "line": number}
     except (ValueError, RecursionError) as problem:
-        return {"error": "the line is not a JSON object", "why": str(problem)[:300], "fix": "write one object per line"}
+        why, fix = str(problem)[:300], "write one object per line"
+        return {"error": f"{place} is not a JSON object", "why": why, "fix": fix, "line": number}
 
 
 def estimate_questions(questions: list[Question]) -> list[dict[str, Any]]:

@@ -114,10 +114,10 @@ def _inline_model(config: str) -> ModelSpec:
     return model_from_config(json.loads(config), "model")
 
 
-def read_row(value: Any, lookups: Lookups | None = None) -> Question:
-    """Resolve a row. InputError, with the field and the mend, for one that is malformed."""
+def read_row(value: Any, lookups: Lookups | None = None, *, place: str = "the configuration") -> Question:
+    """Resolve a row. InputError, with the field and the mend, for one that is malformed; `place`: what it is called."""
     known = lookups if lookups is not None else Lookups()
-    row = validate(EstimateRow, Document(value=value, label="the row", origins={}), what="row")
+    row = validate(EstimateRow, Document(value=value, label=place, origins={}), what="configuration")
     if row.gradient_accumulation_steps and row.global_batch_size:
         raise InputError(
             "gradient_accumulation_steps and global_batch_size are both given",

@@ -35,7 +35,7 @@ _GROUPED_FRACTION = 0.55  # of a dense product: experts get uneven, smaller grou
 _MEMORY_FRACTION = 0.85  # of the memory bandwidth that streaming kernels reach
 # Small products fill the device badly: x / (x + half) in tokens and in the width that tensor parallelism leaves; what
 # fills a device grows with its peak: 128 at Hopper's 989 TFLOP/s.
-_HALF_TOKENS, _HALF_WIDTH, _HOPPER_FLOPS_PER_S = 256.0, 128.0, 989.0e12
+_HALF_TOKENS, _HALF_WIDTH, _HOPPER_FLOPS_PER_S = 256.0, 160.0, 989.0e12
 
 
 @record

@@ -62,6 +62,7 @@ class RuntimeProfile:
     balances_stages: bool = False  # the last stage gets fewer layers for its head
     layer_host_s: float = 2.2e-3  # Python and launches of one layer, forward and backward
     tensor_layer_host_s: float = 0.8e-3  # more under tensor parallelism: launching its collectives
+    wide_tensor_layer_host_s: float = 0.0  # more where the ranks sit on both sockets of a node: they launch less evenly
     gathered_layer_host_s: float = 0.0  # more where ZeRO-3 gathers block by block
     gathered_module_host_s: float = 0.0  # more for each module with weights: fetch and release around it
     tensor_update_host_s: float = 1.5e-4  # per parameter tensor in the update: norms, overflow checks, copies
@@ -130,6 +131,7 @@ MEGATRON = RuntimeProfile(
     recomputes_attention_core=True,
     layer_host_s=2.6e-3,
     tensor_layer_host_s=0.0,
+    wide_tensor_layer_host_s=1.0e-3,  # vTrain's eight ranks a node, 0.4 to 1.6 ms
     gathered_layer_host_s=0.5e-3,
     tensor_update_host_s=1.0e-5,
     micro_batch_host_s=1.0e-3,
@@ -157,6 +159,7 @@ MEGATRON_PLAIN = replace(
     pipelined_tensor_step_s=3.1e-4,
     balances_stages=True,
     tensor_layer_host_s=1.75e-3,
+    wide_tensor_layer_host_s=0.0,
 )
 
 PROFILES: dict[Runtime, RuntimeProfile] = {

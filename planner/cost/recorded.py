@@ -11,6 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from planner.cost.links import Group, all_reduce_s, all_to_all_s, ring_gather_s, send_s
+from planner.cost.profile import DEEPSPEED
+from planner.cost.steptime import network_of
 from planner.spec._record import record
 from planner.spec.candidate import ParallelLayout
 from planner.spec.estimate import TimeBreakdown
@@ -148,12 +150,12 @@ def collective_s(count: CollectiveCount, *, report: EmulationReport, cluster: Cl
     if len(ranks) < 2:
         return 0.0
     nodes = {rank // cluster.gpus_per_node for rank in ranks}
-    size = np.asarray(float(count.num_bytes))
+    size, network = np.asarray(float(count.num_bytes)), network_of(DEEPSPEED)
     if count.kind in _BETWEEN_TWO:
         return float(send_s(size, crosses_nodes=np.asarray(len(nodes) > 1), cluster=cluster))
     group = Group(size=np.asarray(float(len(ranks))), per_node=np.asarray(len(ranks) / len(nodes)))
     if count.kind in _GATHERING:
-        return float(ring_gather_s(size, group=group, cluster=cluster))
+        return float(ring_gather_s(size, group=group, cluster=cluster, network=network))
     if count.kind is CollectiveKind.ALL_TO_ALL:
         return float(all_to_all_s(size, group=group, cluster=cluster))
-    return float(all_reduce_s(size, group=group, cluster=cluster))  # a barrier is one of nothing
+    return float(all_reduce_s(size, group=group, cluster=cluster, network=network))  # a barrier is one of nothing

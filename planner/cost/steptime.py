@@ -21,6 +21,7 @@ from planner.spec.kinds import DeviceKind
 _TENSORS_PER_LAYER = 10.0  # parameter tensors of a layer
 _GATHERS_PER_LAYER = 8.0  # all-gathers and reduce-scatters of a sequence-split layer, forward and backward
 _OVERLAP_POWER = 4.0
+_GPUS_OF_A_SOCKET = 4.0  # in a node of eight GPUs and two processors
 _HOST_UPDATE_BYTES_PER_S = 6.0e10  # DeepSpeed's CPU Adam is bound by host memory: per process, several share a node
 _NVME_BYTES_PER_S = 3.0e9
 
@@ -159,6 +160,7 @@ def _host_wait(shape: StageShape, *, axes: Axes, inputs: Inputs, device_s: Float
     layers = shape.layers + shape.encoder_layers
     recomputed = recomputed_share(axes, layers=layers)
     per_layer = profile.layer_host_s * (1.0 + recomputed / 3.0) + (axes.tensor > 1) * profile.tensor_layer_host_s
+    per_layer = per_layer + (axes.tensor > _GPUS_OF_A_SOCKET) * profile.wide_tensor_layer_host_s
     modules = modules_with_weights(inputs.model) * profile.gathered_module_host_s
     hooks = profile.gathered_layer_host_s + modules * (1.0 + recomputed / 2.0)
     per_layer = per_layer + np.where(axes.zero_stage == 3, hooks, 0.0)

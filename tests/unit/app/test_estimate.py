@@ -77,7 +77,22 @@ def test_estimate_rows_answer_in_order_with_malformed_lines_between() -> None:
     assert answers[0] == answers[-1] == estimate_one(ROW)
     assert answers[2]["memory"]["allocated_bytes"] > answers[0]["memory"]["allocated_bytes"]
     assert "did you mean 'micro_batch_size'" in answers[4]["fix"]
-    assert all(set(one) == {"error", "why", "fix"} for one in answers if "error" in one)
+    assert all(set(one) == {"error", "why", "fix", "line"} for one in answers if "error" in one)
+    assert [one["line"] for one in answers if "error" in one] == [2, 4, 5, 7, 8, 9]
+    assert all(one["error"].startswith(f"line {one['line']}") for one in answers if "error" in one)
+
+
+def test_estimate_rows_skip_blank_lines_and_count_them() -> None:
+    answers = _answers(ROW, "", "  \n", ROW, "\n", "{", "")
+    assert answers[0] == answers[1] == estimate_one(ROW)
+    assert [one.get("line") for one in answers] == [None, None, 6]
+
+
+def test_estimate_one_speaks_of_the_configuration_not_of_a_row() -> None:
+    with pytest.raises(InputError) as caught:
+        estimate_one({**ROW, "micro_batchsize": 2})
+    said = " ".join((caught.value.error, caught.value.why, caught.value.fix))
+    assert "row" not in said and "configuration" in said
 
 
 def test_estimate_rows_answer_as_they_are_read() -> None:
