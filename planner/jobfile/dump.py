@@ -54,7 +54,7 @@ def job_hash(job: JobSpec) -> str:
     its memory figures, which move from minute to minute (trials carry the machine's fingerprint instead).
     """
     plain = to_plain(job)
-    del plain["trials"]
+    del plain["trials"], plain["training"]["run"]
     if not job.node_counts:  # one cluster size: hashed as before there could be several
         del plain["node_counts"]
     if job.deadline is None:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from planner.errors import InputError
+from planner.runtime.permutation import permuted
 from planner.spec import BatchSplit, DataSpec, TrialTask
 
 
@@ -78,10 +79,11 @@ class SyntheticTokens:
 class TokenFile:
     """A memory-mapped file of little-endian token ids, cut into sequences that are visited in a seeded order.
 
-    Each pass over the file has its own order; a remainder shorter than a sequence is not used.
+    Each pass over the file has its own order, which takes no memory however large the file is; without `shuffled` they
+    come as they lie. A remainder shorter than a sequence is not used.
     """
 
-    def __init__(self, data: DataSpec, *, seed: int, seq_len: int, vocab_size: int) -> None:
+    def __init__(self, data: DataSpec, *, seed: int, seq_len: int, vocab_size: int, shuffled: bool = True) -> None:
         path = Path(data.path)
         if not path.is_file():
             raise InputError(
@@ -92,10 +94,10 @@ class TokenFile:
         count = path.stat().st_size // data.token_bytes  # a torn last token is not read
         self._tokens: np.memmap = np.memmap(path, dtype=f"<u{data.token_bytes}", mode="r", shape=(count,))
         self._seed = seed
+        self._shuffled = shuffled
         self._seq_len = seq_len
         self._vocab_size = vocab_size
         self._num_sequences = len(self._tokens) // seq_len
-        self._order: tuple[int, np.ndarray] | None = None
         if not self._num_sequences:
             raise InputError(
                 f"the token file {data.path!r} holds {len(self._tokens)} tokens, fewer than one sequence of {seq_len}",
@@ -103,12 +105,16 @@ class TokenFile:
                 fix="use a longer file, a smaller seq_len, or check token_bytes",
             )
 
+    @property
+    def num_sequences(self) -> int:
+        """Whole sequences in the file."""
+        return self._num_sequences
+
     def tokens(self, index: int) -> torch.Tensor:
         epoch, position = divmod(index, self._num_sequences)
-        if self._order is None or self._order[0] != epoch:
-            shuffled = np.random.default_rng(derived_seed(self._seed, "order", epoch)).permutation(self._num_sequences)
-            self._order = (epoch, shuffled)
-        start = int(self._order[1][position]) * self._seq_len
+        if self._shuffled:
+            position = permuted(position, size=self._num_sequences, seed=derived_seed(self._seed, "order", epoch))
+        start = position * self._seq_len
         ids = torch.from_numpy(self._tokens[start : start + self._seq_len].astype(np.int64))
         if int(ids.max()) >= self._vocab_size:
             raise InputError(
@@ -122,13 +128,29 @@ class TokenFile:
 def open_tokens(task: TrialTask) -> TokenSource:
     """The job's token file, or synthetic tokens when it names none."""
     training = task.training
-    shape = {"seed": training.seed, "seq_len": training.seq_len, "vocab_size": task.model.vocab_size}
-    return TokenFile(training.data, **shape) if training.data.path else SyntheticTokens(**shape)
+    seed, seq_len, vocab_size = training.seed, training.seq_len, task.model.vocab_size
+    if training.data.path:
+        return TokenFile(training.data, seed=seed, seq_len=seq_len, vocab_size=vocab_size)
+    return SyntheticTokens(seed=seed, seq_len=seq_len, vocab_size=vocab_size)
+
+
+def open_held_out(task: TrialTask) -> TokenFile:
+    """The file that the job evaluates on, in its own order."""
+    training = task.training
+    data = DataSpec(path=training.run.eval_path, token_bytes=training.data.token_bytes)
+    return TokenFile(
+        data, seed=training.seed, seq_len=training.seq_len, vocab_size=task.model.vocab_size, shuffled=False
+    )
+
+
+def stack_samples(source: SampleSource, indices: list[int]) -> Sample:
+    """One micro-batch, batch first, on CPU."""
+    samples = [source.sample(index) for index in indices]
+    return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
 
 
 def micro_batches(source: SampleSource, indices: list[list[int]], device: torch.device) -> Iterator[Sample]:
     """The micro-batches of one optimizer step, batch first, on the device."""
     for micro in indices:
-        samples = [source.sample(index) for index in micro]
-        stacked = {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
-        yield {name: value.to(device, non_blocking=True) for name, value in stacked.items()}
+        batch = stack_samples(source, micro)
+        yield {name: value.to(device, non_blocking=True) for name, value in batch.items()}

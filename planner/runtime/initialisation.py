@@ -12,8 +12,11 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import nn
 
+from planner.errors import InputError
 from planner.runtime.data import derived_seed
 from planner.runtime.gradient_norm import mark_counted
+from planner.runtime.lora_names import is_adapter
+from planner.runtime.pretrained import Weights
 from planner.runtime.tensor_parallel import Shard
 from planner.spec._record import record
 
@@ -38,6 +41,7 @@ class Placement:
     tensor_rank: int
     first_values: Callable[[str, tuple[int, ...]], FirstValues]  # of a canonical name and full shape
     block_elements: int = BLOCK_ELEMENTS
+    weights: Weights | None = None  # read instead of drawn, where the job names some
 
 
 def materialise(module: nn.Module, *, prefix: str, placement: Placement) -> None:
@@ -54,12 +58,16 @@ def _real(parameter: nn.Parameter, *, canonical: str, placement: Placement) -> n
     local = torch.empty(parameter.shape, dtype=placement.dtype, device=placement.device)
     full_shape = shard.full_shape if shard else tuple(parameter.shape)
     values = placement.first_values(canonical, full_shape)
-    if values.deviation == 0.0:
+    if placement.weights is not None and not is_adapter(canonical):
+        for block, rows in _stored_blocks(canonical, full_shape, placement=placement, shard=shard):
+            _copy_part(local, block, rows=rows, shard=shard)
+    elif values.deviation == 0.0:
         local.fill_(values.mean)
     else:
         for block, rows in _blocks(canonical, full_shape, values=values, placement=placement, shard=shard):
             _copy_part(local, block, rows=rows, shard=shard)
     real = nn.Parameter(local, requires_grad=parameter.requires_grad)
+    real.canonical = canonical
     if shard is not None:
         real.shard = shard
     mark_counted(real, is_shard=shard is not None, tensor_rank=placement.tensor_rank)
@@ -70,16 +78,40 @@ def _blocks(
     canonical: str, shape: tuple[int, ...], *, values: FirstValues, placement: Placement, shard: Shard | None
 ) -> Iterator[tuple[torch.Tensor, tuple[int, int]]]:
     """The blocks of rows of a full parameter that the shard touches, in fp32, each with its range of rows."""
-    row_elements = max(1, torch.Size(shape[1:]).numel())
-    rows_per_block = max(1, placement.block_elements // row_elements)
     generator = torch.Generator(device=placement.device)
-    for start in range(0, shape[0], rows_per_block):
-        stop = min(shape[0], start + rows_per_block)
-        if shard is not None and shard.dim == 0 and not any(a < stop and start < b for a, b in shard.pieces):
-            continue
+    for start, stop in _row_ranges(shape, placement=placement, shard=shard):
         generator.manual_seed(derived_seed(placement.seed, canonical, start))
         block = torch.empty((stop - start, *shape[1:]), dtype=torch.float32, device=placement.device)
         yield block.normal_(values.mean, values.deviation, generator=generator), (start, stop)
+
+
+def _stored_blocks(
+    canonical: str, shape: tuple[int, ...], *, placement: Placement, shard: Shard | None
+) -> Iterator[tuple[torch.Tensor, tuple[int, int]]]:
+    """As `_blocks`, from the job's files. InputError when they are not this model's."""
+    weights = placement.weights
+    assert weights is not None  # noqa: S101 - the caller asked
+    found = weights.shape(canonical)
+    if found is None:
+        raise weights.missing(canonical)
+    if found != shape:
+        raise InputError(
+            f"the weights of {canonical} have shape {found}, the model's have {shape}",
+            why="training.pretrained holds another model, or another size of it",
+            fix="name a folder of this very model, or take the model's config from that folder",
+        )
+    for start, stop in _row_ranges(shape, placement=placement, shard=shard):
+        yield weights.rows(canonical, start, stop).to(placement.device), (start, stop)
+
+
+def _row_ranges(shape: tuple[int, ...], *, placement: Placement, shard: Shard | None) -> Iterator[tuple[int, int]]:
+    """The blocks of rows that the shard touches."""
+    row_elements = max(1, torch.Size(shape[1:]).numel())
+    rows_per_block = max(1, placement.block_elements // row_elements)
+    for start in range(0, shape[0], rows_per_block):
+        stop = min(shape[0], start + rows_per_block)
+        if shard is None or shard.dim != 0 or any(a < stop and start < b for a, b in shard.pieces):
+            yield start, stop
 
 
 def _copy_part(local: torch.Tensor, block: torch.Tensor, *, rows: tuple[int, int], shard: Shard | None) -> None:

@@ -14,9 +14,9 @@ from torch.nn import functional
 
 from planner.runtime.grid import TensorGroup
 from planner.runtime.initialisation import FirstValues
+from planner.runtime.lora_names import DOWN, UP
 from planner.runtime.tensor_parallel import RowParallelLinear, Shard, leave_region, sum_gradient_over
 
-DOWN, UP = "lora_down", "lora_up"
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "c_attn", "c_proj")
 
 
@@ -48,9 +48,14 @@ def first_adapter_values(name: str, shape: tuple[int, ...]) -> FirstValues | Non
     return FirstValues(mean=0.0) if name.endswith(UP) else None
 
 
+def is_transposed(projection: nn.Module) -> bool:
+    """Whether the weight is (in, out), as transformers' Conv1D keeps it."""
+    return type(projection).__name__ == "Conv1D" or bool(getattr(projection, "transposed", False))
+
+
 def _adapt(projection: nn.Module, *, rank: int, group: TensorGroup) -> None:
     shard: Shard | None = getattr(projection.weight, "shard", None)
-    transposed = type(projection).__name__ == "Conv1D" or getattr(projection, "transposed", False)
+    transposed = is_transposed(projection)
     outputs, inputs = _features(tuple(projection.weight.shape), transposed=transposed)
     down = nn.Parameter(torch.empty(rank, inputs, device="meta"))
     up = nn.Parameter(torch.empty(outputs, rank, device="meta"))

@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 from typing import Any, Protocol
 
+import psutil
 import torch
 
 from planner.runtime.worker_process import status_bytes
@@ -32,6 +33,18 @@ class SectionPeaks:
     host_bytes: int  # of the whole process, shared libraries included
 
 
+@record
+class MemoryNow:
+    """What is held at this moment. `unusable_bytes`: reserved, but in split blocks that nobody uses. `limit_bytes`:
+    what this process can have at most."""
+
+    allocated_bytes: int
+    reserved_bytes: int
+    free_bytes: int
+    limit_bytes: int
+    unusable_bytes: int
+
+
 class Meter(Protocol):
     """Made right after the fork, before the device is touched."""
 
@@ -41,6 +54,14 @@ class Meter(Protocol):
 
     def end_section(self) -> SectionPeaks:
         """The peaks since the last section ended (since the meter was made, for the first); the next one begins."""
+        ...
+
+    def now(self) -> MemoryNow:
+        """What is held now."""
+        ...
+
+    def phase_peak_bytes(self) -> int:
+        """The most allocated since the last such question (or section); the section's own peaks stay whole."""
         ...
 
     def allocator_retries(self) -> int:
@@ -69,6 +90,7 @@ class CpuMeter:
         self._clear_refs = clear_refs
         (self._start_bytes,) = status_bytes("RssAnon")
         self._sampler = None if self._reset_high_water() else _Sampler()
+        self._carried_bytes = 0  # peak of the section's earlier phases
 
     def _reset_high_water(self) -> bool:
         try:
@@ -82,6 +104,18 @@ class CpuMeter:
         return max(0, now - self._start_bytes)
 
     def end_section(self) -> SectionPeaks:
+        (high,) = status_bytes("VmHWM")
+        peak = max(self._peak_bytes(), self._carried_bytes)
+        self._carried_bytes = 0
+        return SectionPeaks(allocated_bytes=peak, reserved_bytes=peak, used_bytes=peak, host_bytes=high)
+
+    def phase_peak_bytes(self) -> int:
+        peak = self._peak_bytes()
+        self._carried_bytes = max(self._carried_bytes, peak)
+        return peak
+
+    def _peak_bytes(self) -> int:
+        """The most since this was last asked."""
         high, anonymous, file_bytes, shared = status_bytes("VmHWM", "RssAnon", "RssFile", "RssShmem")
         if self._sampler is None:
             # File pages only grow while a program warms up, so those held now were held at the peak of the last step.
@@ -89,8 +123,18 @@ class CpuMeter:
             self._reset_high_water()
         else:
             peak = max(self._sampler.take_peak(), anonymous) - self._start_bytes
-        peak = max(0, peak)
-        return SectionPeaks(allocated_bytes=peak, reserved_bytes=peak, used_bytes=peak, host_bytes=high)
+        return max(0, peak)
+
+    def now(self) -> MemoryNow:
+        held = self.allocated_bytes()
+        available = int(psutil.virtual_memory().available)
+        return MemoryNow(
+            allocated_bytes=held,
+            reserved_bytes=held,
+            free_bytes=available,
+            limit_bytes=held + available,
+            unusable_bytes=0,
+        )
 
     def allocator_retries(self) -> int:
         return 0
@@ -123,6 +167,7 @@ class CudaMeter:
     def __init__(self, local_rank: int, gpus_before: tuple[GpuMemory, ...]) -> None:
         self._device = local_rank
         self._before_by_uuid = {gpu.uuid: gpu for gpu in gpus_before}
+        self._carried = (0, 0)  # most allocated and reserved in the section's earlier phases
 
     def allocated_bytes(self) -> int:
         return int(torch.cuda.memory_allocated(self._device))
@@ -130,10 +175,12 @@ class CudaMeter:
     def end_section(self) -> SectionPeaks:
         torch.cuda.synchronize(self._device)
         free, total = torch.cuda.mem_get_info(self._device)
-        peak_reserved = int(torch.cuda.max_memory_reserved(self._device))
+        carried_allocated, carried_reserved = self._carried
+        self._carried = (0, 0)
+        peak_reserved = max(carried_reserved, int(torch.cuda.max_memory_reserved(self._device)))
         outside = total - free - self._others_bytes(total) - int(torch.cuda.memory_reserved(self._device))
         peaks = SectionPeaks(
-            allocated_bytes=int(torch.cuda.max_memory_allocated(self._device)),
+            allocated_bytes=max(carried_allocated, int(torch.cuda.max_memory_allocated(self._device))),
             reserved_bytes=peak_reserved,
             used_bytes=max(0, outside) + peak_reserved,
             host_bytes=status_bytes("VmHWM")[0],
@@ -143,6 +190,24 @@ class CudaMeter:
 
     def allocator_retries(self) -> int:
         return int(torch.cuda.memory_stats(self._device).get("num_alloc_retries", 0))
+
+    def phase_peak_bytes(self) -> int:
+        allocated = int(torch.cuda.max_memory_allocated(self._device))  # the host's own books: nothing is waited for
+        reserved = int(torch.cuda.max_memory_reserved(self._device))
+        self._carried = (max(self._carried[0], allocated), max(self._carried[1], reserved))
+        torch.cuda.reset_peak_memory_stats(self._device)
+        return allocated
+
+    def now(self) -> MemoryNow:
+        free, total = torch.cuda.mem_get_info(self._device)
+        stats = torch.cuda.memory_stats(self._device)
+        return MemoryNow(
+            allocated_bytes=int(torch.cuda.memory_allocated(self._device)),
+            reserved_bytes=int(torch.cuda.memory_reserved(self._device)),
+            free_bytes=free,
+            limit_bytes=total,
+            unusable_bytes=int(stats.get("inactive_split_bytes.all.current", 0)),
+        )
 
     def _others_bytes(self, total_bytes: int) -> int:
         """Held by others before this process came. The driver's `used` also counts what it keeps for itself, which is

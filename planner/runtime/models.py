@@ -21,6 +21,7 @@ from planner.runtime.families import BLOCK_WISE_TYPES, Family, family_of
 from planner.runtime.grid import coordinates_of, tensor_group_of
 from planner.runtime.initialisation import Placement
 from planner.runtime.kernels import choose_kernels
+from planner.runtime.pretrained import open_weights
 from planner.runtime.whole import BuiltModel, build_from_factory, build_whole
 from planner.spec import CrossEntropy, ModelFamily, Precision, TorchCompile, TrialTask
 
@@ -134,4 +135,5 @@ def placement_of(task: TrialTask, family: Family) -> Placement:
         dtype=DTYPES[task.candidate.precision],
         tensor_rank=coordinates_of(rank, task.candidate.layout).tensor_rank,
         first_values=family.first_values,
+        weights=open_weights(task.training.run.pretrained),
     )

@@ -44,6 +44,11 @@ class WarmupCosine:
         fraction = learning_rate_fraction(self._step, self._training)
         return [peak * fraction for peak in self._peaks]
 
+    @property
+    def peak(self) -> float:
+        """The highest rate of the first parameter group."""
+        return self._peaks[0]
+
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
         return {"step": self._step, "peaks": self._peaks}

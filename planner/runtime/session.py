@@ -21,9 +21,11 @@ from planner.errors import InputError
 from planner.runtime.data import Sample, SampleSource, derived_seed, micro_batches, sample_indices
 from planner.runtime.fresh_optimizer import take_back_setup_step
 from planner.runtime.gradient_norm import mark_gradients
-from planner.runtime.grid import coordinates_of, make_grid, require_world
+from planner.runtime.grid import TensorGroup, coordinates_of, make_grid, require_world, tensor_group_of
 from planner.runtime.models import build_model
+from planner.runtime.prefetch import Prefetcher
 from planner.runtime.schedule import WarmupCosine
+from planner.runtime.whole import FactorySamples
 from planner.spec import Phase, Precision, TorchCompile, TrialTask
 from planner.spec._record import record
 
@@ -72,8 +74,9 @@ class TrainingSession:
     """See the module's text. `engine` is DeepSpeed's own, `source` gives the samples."""
 
     def __init__(
-        self, task: TrialTask, *, engine: Any, source: SampleSource, on_phase: Callable[[Phase], None]
+        self, task: TrialTask, *, engine: Any, source: SampleSource, on_phase: Callable[[Phase], None], grid: Any = None
     ) -> None:
+        self._grid = grid
         self.engine = engine
         self.source = source
         self._task = task
@@ -81,6 +84,13 @@ class TrainingSession:
         self._place = coordinates_of(distributed.get_rank(), task.candidate.layout)
         self._fed = 0
         self._sequences_per_step = 0
+        self._prefetcher: Prefetcher | None = None
+
+    def prefetch(self) -> None:
+        """Make micro-batches ahead of their use from now on. A factory's are not: its code may share random state with
+        the model's."""
+        if not isinstance(self.source, FactorySamples):
+            self._prefetcher = Prefetcher(self.source, self._indices, self.device)
 
     @property
     def sequences_per_step(self) -> int:
@@ -149,12 +159,19 @@ class TrainingSession:
         return StepResult(loss=float(loss.item()), forward_s=0.0, backward_s=0.0, optimizer_s=0.0)
 
     def _micro_batches(self) -> Iterator[Sample]:
-        place = self._place
-        indices = sample_indices(self._task.candidate.batch, step=self.steps_done, data_parallel_rank=place.data_rank)
-        for batch in micro_batches(self.source, indices, self.engine.device):
+        place, step = self._place, self.steps_done
+        if self._prefetcher is None:
+            batches = micro_batches(self.source, self._indices(step), self.engine.device)
+        else:
+            batches = self._prefetcher.batches(step)
+        for batch in batches:
             if place.tensor_rank == 0 and place.stage == 0:  # other ranks are fed the same sequences
                 self._fed += len(next(iter(batch.values())))
             yield batch
+
+    def _indices(self, step: int) -> list[list[int]]:
+        batch = self._task.candidate.batch
+        return sample_indices(batch, step=step, data_parallel_rank=self._place.data_rank)
 
     def _total(self, count: int) -> int:
         counted = torch.tensor(count, device=self.engine.device)
@@ -166,12 +183,44 @@ class TrainingSession:
         """Of the coming optimizer step, of the first parameter group."""
         return float(self.engine.get_lr()[0])
 
-    def save_checkpoint(self, directory: Path | str) -> None:
-        """Write DeepSpeed's own checkpoint into the directory; all ranks call it."""
+    @property
+    def data_rank(self) -> int:
+        """This rank's place among those that take different sequences."""
+        return self._place.data_rank
+
+    @property
+    def device(self) -> torch.device:
+        """Where this rank computes."""
+        return torch.device(self.engine.device)
+
+    @property
+    def tensor_group(self) -> TensorGroup:
+        """The ranks that split this rank's matrices with it."""
+        layout = self._task.candidate.layout
+        grid = self.engine.grid if layout.pipeline_parallel_size > 1 else self._grid
+        return tensor_group_of(grid)
+
+    def ignored_settings(self) -> tuple[str, ...]:
+        """After a load: what the job says of the optimizer and the checkpoint overrules, in words."""
+        wanted = self._task.training.optimizer
+        group = self.engine.optimizer.param_groups[0]
+        held = {"lr": self.engine.lr_scheduler.peak, **{k: group[k] for k in ("betas", "weight_decay") if k in group}}
+        asked = {"lr": wanted.learning_rate, "betas": wanted.betas, "weight_decay": wanted.weight_decay}
+        return tuple(
+            f"note: training.optimizer.{name} {asked[name]} of the job is ignored: a resumed run keeps the "
+            f"checkpoint's {value}"
+            for name, value in held.items()
+            if _differs(asked[name], value)
+        )
+
+    def save_checkpoint(self, directory: Path | str, *, tag: str | None = None, names_latest: bool = True) -> None:
+        """Write DeepSpeed's own checkpoint into the directory; all ranks call it. With `names_latest` it is the newest
+        from now on; otherwise whoever called says so once it is whole."""
         self._on_phase(Phase.CHECKPOINT_SAVE)
         if distributed.get_rank() == 0:
             _write_layout(Path(directory), self._layout_identity())
-        self.engine.save_checkpoint(str(directory), client_state={RUN_KEY: self._run_identity()})
+        state = {RUN_KEY: self._run_identity()}
+        self.engine.save_checkpoint(str(directory), tag=tag, client_state=state, save_latest=names_latest)
 
     def load_checkpoint(self, directory: Path | str) -> bool:
         """Go on from the newest checkpoint in the directory; False when there is none. All ranks call it.
@@ -214,9 +263,16 @@ class TrainingSession:
 
     def close(self) -> None:
         """Let go of the model and the engine, so that their memory can be reused."""
+        if self._prefetcher is not None:
+            self._prefetcher.close()
         self.engine.destroy()
         self.engine = None
         gc.collect()
+
+
+def _differs(asked: Any, held: Any) -> bool:
+    pairs = zip(asked, held) if isinstance(asked, tuple) else [(asked, held)]
+    return any(abs(float(one) - float(other)) > 1e-12 + 1e-6 * abs(float(one)) for one, other in pairs)
 
 
 def _require_whole(directory: Path) -> None:
@@ -293,4 +349,4 @@ def build_session(task: TrialTask, *, on_phase: Callable[[Phase], None]) -> Trai
     take_back_setup_step(engine.optimizer)
     if task.candidate.tuning.torch_compile is TorchCompile.WHOLE:
         engine.compile()
-    return TrainingSession(task, engine=engine, source=built.source, on_phase=on_phase)
+    return TrainingSession(task, engine=engine, source=built.source, on_phase=on_phase, grid=grid)

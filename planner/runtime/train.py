@@ -1,7 +1,7 @@
 """The reference trainer's command line: one process per rank, started by torchrun, the deepspeed launcher or srun.
 
     python -m planner.runtime.train --task task.json [--deepspeed-config ds_config.json] [--steps N] [--resume]
-                                    [--no-checkpoint] [--report report.json]
+                                    [--no-checkpoint] [--report report.json] [--export FOLDER] [--supervised FOLDER]
 
 Owns arguments, the launcher's environment and how an ending is told. Leaves the training to `trainer`. Nothing heavy is
 imported before the task is read, because DeepSpeed picks its accelerator when it is imported.
@@ -16,7 +16,7 @@ import os
 import sys
 from pathlib import Path
 
-from planner.errors import InputError, PlannerError
+from planner.errors import InputError, Interrupted, PlannerError
 from planner.runtime.allocator import settle_allocator
 from planner.spec import TrialTask
 from planner.spec._record import record
@@ -74,6 +74,8 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint, if there is one")
     parser.add_argument("--no-checkpoint", action="store_true", help="write no checkpoints, whatever the job says")
     parser.add_argument("--report", type=Path, help="write what was measured, as JSON, at the end")
+    parser.add_argument("--export", type=Path, help="write the model as Hugging Face safetensors here, at the end")
+    parser.add_argument("--supervised", type=Path, help="set by the supervisor: where ranks leave word")
     parser.add_argument("--local_rank", "--local-rank", type=int, help="set by the deepspeed launcher")
     return parser.parse_args(arguments)
 
@@ -97,11 +99,23 @@ def main(arguments: list[str]) -> int:
         from planner.runtime.trainer import Run, run_training
 
         report = run_training(
-            Run(task=task, resume=options.resume, steps=options.steps, checkpoints=not options.no_checkpoint),
+            Run(
+                task=task,
+                resume=options.resume,
+                steps=options.steps,
+                checkpoints=not options.no_checkpoint,
+                supervised=options.supervised,
+                export_dir=options.export,
+            ),
             rank=who.rank,
             world_size=who.world_size,
             local_rank=who.local_rank,
         )
+    except Interrupted as stopped:
+        if who.rank == 0:
+            print(stopped, file=sys.stderr, flush=True)
+        # Supervised, the ranks have ended as they were asked to: a launcher would report anything else as a failure.
+        return 0 if options.supervised else stopped.exit_code
     except PlannerError as problem:
         print(problem, file=sys.stderr, flush=True)
         return problem.exit_code

@@ -1,6 +1,7 @@
 """The reference trainer: runs a task's optimizer steps from its data, with checkpoints, and says how it goes.
 
-Owns the loop, when checkpoints are written, and the log. What one step is belongs to `session`.
+Owns the loop and what happens between steps: evaluation, checkpoints, stopping. What one step is belongs to `session`,
+memory's figures and warnings to `watch`, its lines to `run_log`, leaving early to `parting`.
 """
 
 from __future__ import annotations
@@ -9,35 +10,61 @@ import statistics
 import time
 from pathlib import Path
 
+import torch
 from torch import distributed
 
-from planner.errors import InputError
+from planner.errors import InputError, Interrupted, PlannerError
 from planner.runtime.distributed import start_distributed, stop_distributed
-from planner.runtime.measure import Meter, SectionPeaks, open_meter, read_driver_memory
+from planner.runtime.evaluation import Evaluation
+from planner.runtime.export import export_model
+from planner.runtime.limits import limit_memory
+from planner.runtime.measure import GpuMemory, Meter, SectionPeaks, open_meter, read_driver_memory
+from planner.runtime.metrics import Metrics
+from planner.runtime.parting import StopRequest, fail, leave_word
+from planner.runtime.preflight import check_free_memory, look_at_device
 from planner.runtime.preload import preload_deepspeed, preload_model_code
+from planner.runtime.run_log import RunLog
+from planner.runtime.saving import Checkpoints, checkpoint_folder
 from planner.runtime.session import StepResult, build_session
-from planner.spec import DeviceKind, RankReport, TrialTask
+from planner.runtime.watch import HealthWatch
+from planner.spec import DeviceKind, Phase, RankReport, TrialTask
 from planner.spec._record import record, require
+from planner.spec.supervision import RankExit
 from planner.spec.trainer import TrainerReport
-
-GIB = 1 << 30
 
 
 @record
 class Run:
-    """What this start of the trainer shall do. `steps`: of this run; None: up to the training's."""
+    """What this start of the trainer shall do. `steps`: of this run; None: up to the training's. `supervised`: the
+    attempt's folder, where ranks leave word and look for the stop file. `export_dir`: write the model there at the end.
+    """
 
     task: TrialTask
     resume: bool = False
     steps: int | None = None
     checkpoints: bool = True  # write them where the task says
+    supervised: Path | None = None
+    export_dir: Path | None = None
 
     def __post_init__(self) -> None:
         require(self.steps is None or self.steps >= 1, "--steps is at least 1")
 
 
+@record
+class Seat:
+    """Which rank this process is."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+
+
 def run_training(run: Run, *, rank: int, world_size: int, local_rank: int) -> TrainerReport:
-    """Be one rank of the training from start to end; every rank returns the same report."""
+    """Be one rank of the training from start to end; every rank returns the same report.
+
+    Raises PlannerError for what the user can mend, Interrupted when told to stop (a checkpoint is then saved). Any
+    other failure ends the process at once, having left word for the supervisor.
+    """
     if not run.task.ds_config_json:
         raise InputError(
             "the task holds no DeepSpeed config",
@@ -49,11 +76,44 @@ def run_training(run: Run, *, rank: int, world_size: int, local_rank: int) -> Tr
     preload_model_code(run.task.model.model_type)
     gpus_before = read_driver_memory() if run.task.device is DeviceKind.CUDA else ()  # before this rank's own context
     meter = open_meter(run.task.device, local_rank=local_rank, gpus_before=gpus_before)
+    seat = Seat(rank=rank, world_size=world_size, local_rank=local_rank)
     start_distributed(device=run.task.device, rank=rank, world_size=world_size, local_rank=local_rank, init_method=None)
+    watch = HealthWatch(run.task, meter)
+    training: _Training | None = None
     try:
-        return _Training(run, rank=rank, meter=meter).train()
+        _preflight(run.task, seat, gpus_before)
+        limit_memory(run.task, local_rank=local_rank)
+        training = _Training(run, seat=seat, meter=meter, watch=watch)
+        report = training.train()
+    except PlannerError:
+        raise
+    except BaseException as error:
+        steps_done = training.steps_done if training is not None else 0
+        fail(
+            error,
+            run.task,
+            meter,
+            rank=rank,
+            phase=watch.phase,
+            steps_done=steps_done,
+            folder=run.supervised,
+        )
     finally:
         stop_distributed()
+    return report
+
+
+def _preflight(task: TrialTask, seat: Seat, gpus_before: tuple[GpuMemory, ...]) -> None:
+    """Compare free memory with the plan; every rank looks at its own device, the first on each machine speaks."""
+    uuid, free = "", 0
+    if task.device is DeviceKind.CUDA:
+        uuid = f"GPU-{torch.cuda.get_device_properties(seat.local_rank).uuid}"
+        free = torch.cuda.mem_get_info(seat.local_rank)[0]
+    found = look_at_device(task.device, uuid=uuid, gpus_before=gpus_before, fallback_free_bytes=free)
+    sharing = 1 if task.device is DeviceKind.CUDA else seat.world_size
+    said = check_free_memory(task.promise, found, sharing=sharing)
+    if said and (seat.rank == 0 or said.startswith("warning")):
+        print(f"[rank {seat.rank}] {said}", flush=True)
 
 
 def _refuse_to_write_over(run: Run) -> None:
@@ -66,6 +126,9 @@ def _refuse_to_write_over(run: Run) -> None:
         why="a training started from the beginning would write over them",
         fix="add --resume to go on from them, --no-checkpoint to write none, or move the folder away",
     )
+
+
+NOTHING = SectionPeaks(allocated_bytes=0, reserved_bytes=0, used_bytes=0, host_bytes=0)
 
 
 class _Peaks:
@@ -81,11 +144,9 @@ class _Peaks:
         self.initialised_bytes = self._meter.allocated_bytes()
         self.building = self._meter.end_section()
 
-    def step_done(self) -> SectionPeaks:
-        """One more step; gives that step's peaks."""
-        peaks = self._meter.end_section()
+    def step_done(self, peaks: SectionPeaks) -> None:
+        """One more step."""
         self.stepping = _most(self.stepping, peaks)
-        return peaks
 
     def saving_done(self) -> None:
         """One more checkpoint."""
@@ -96,9 +157,6 @@ class _Peaks:
         return self._meter.allocator_retries()
 
 
-NOTHING = SectionPeaks(allocated_bytes=0, reserved_bytes=0, used_bytes=0, host_bytes=0)
-
-
 def _most(one: SectionPeaks, other: SectionPeaks) -> SectionPeaks:
     return SectionPeaks(**{name: max(getattr(one, name), getattr(other, name)) for name in one.__dataclass_fields__})
 
@@ -106,69 +164,153 @@ def _most(one: SectionPeaks, other: SectionPeaks) -> SectionPeaks:
 class _Training:
     """The loop's state on one rank."""
 
-    def __init__(self, run: Run, *, rank: int, meter: Meter) -> None:
+    def __init__(self, run: Run, *, seat: Seat, meter: Meter, watch: HealthWatch) -> None:
         self._run = run
         self._training = run.task.training
-        self._rank = rank
+        self._rank = seat.rank
+        self._stop = StopRequest(run.supervised)
         self._peaks = _Peaks(meter)
+        self._watch = watch
         self._steps: list[StepResult] = []
         self._times_s: list[float] = []
         started = time.perf_counter()
-        self._session = build_session(run.task, on_phase=lambda _phase: None)
-        self._resumed_from = self._resume()
+        self._session = build_session(run.task, on_phase=watch.on_phase)
+        self._checkpoints = self._open_checkpoints()
+        self._resumed_from, notes = self._resume()
+        self._end = self._last_step()
+        self._log = RunLog(run.task, rank=seat.rank, end=self._end)
+        for note in notes:
+            self._log.say(note)
+        self._evaluation = Evaluation(self._session, run.task) if self._training.run.eval_path else None
+        self._metrics = self._open_metrics(seat)
+        self._session.prefetch()
         self._build_s = time.perf_counter() - started
         self._peaks.building_done()
 
-    def _say(self, text: str) -> None:
-        if self._rank == 0:
-            print(text, flush=True)
-
-    def _resume(self) -> int:
-        if not self._run.resume:
-            return 0
-        if not self._training.checkpoint_dir:
-            raise InputError(
-                "--resume was given, but the job names no checkpoint folder",
-                why="training.checkpoint_dir is where checkpoints are written and found",
-                fix="set training.checkpoint_dir in the job file, or leave out --resume",
-            )
-        directory = Path(self._training.checkpoint_dir)
-        if not self._session.load_checkpoint(directory):
-            self._say(f"no checkpoint in {directory}: starting from the beginning")
-            return 0
-        self._say(f"resumed after step {self._session.steps_done} from {directory}")
+    @property
+    def steps_done(self) -> int:
+        """Optimizer steps since the training began."""
         return self._session.steps_done
 
+    def _open_metrics(self, seat: Seat) -> Metrics | None:
+        settings = self._training.run
+        if not settings.metrics_port:
+            return None
+        metrics = Metrics(settings, self._run.task.promise, rank=seat.rank, local_rank=seat.local_rank)
+        self._log.say(f"metrics of rank 0: http://{settings.metrics_host}:{metrics.port}/metrics")
+        return metrics
+
+    def _open_checkpoints(self) -> Checkpoints | None:
+        if not self._training.checkpoint_dir or not self._run.checkpoints:
+            return None
+        settings = self._training.run
+        return Checkpoints(
+            self._session,
+            Path(self._training.checkpoint_dir),
+            keep=settings.keep_checkpoints,
+            in_background=settings.async_checkpoints,
+        )
+
+    def _resume(self) -> tuple[int, tuple[str, ...]]:
+        """The step that the run goes on after, and what there is to say of it."""
+        if not self._run.resume:
+            return 0, ()
+        directory = checkpoint_folder(self._training.checkpoint_dir)
+        if not self._session.load_checkpoint(directory):
+            return 0, (f"no checkpoint in {directory}: starting from the beginning",)
+        first = f"resumed after step {self._session.steps_done} from {directory}"
+        return self._session.steps_done, (first, *self._session.ignored_settings())
+
+    def _last_step(self) -> int:
+        if self._run.steps is None:
+            return self._training.steps
+        return self._resumed_from + self._run.steps
+
     def train(self) -> TrainerReport:
-        """Run the steps."""
-        end = self._training.steps if self._run.steps is None else self._resumed_from + self._run.steps
-        while self._session.steps_done < end:
+        """Run the steps. Raises Interrupted when told to stop, with everything saved."""
+        if self._end > self._training.steps:
+            self._log.say(
+                f"going on beyond the job's {self._training.steps} steps; the learning rate stays at its floor"
+            )
+        while self._session.steps_done < self._end:
+            if self._stop.agreed():  # and the barrier after which every rank times the same stretch
+                self._end_early()
             self._step()
-            self._checkpoint(is_last=self._session.steps_done >= end)
-        return self._report()
+            self._evaluate()
+            self._checkpoint()
+        if self._checkpoints is not None:
+            self._checkpoints.settle(wait=True)
+        if self._run.export_dir is not None:
+            export_model(self._session, self._run.task, self._run.export_dir)
+            self._log.say(f"exported to {self._run.export_dir}")
+        report = self._report()
+        self._close()
+        return report
+
+    def _close(self) -> None:
+        self._log.close()
+        if self._metrics is not None:
+            self._metrics.close()
+        self._session.close()
+
+    def _end_early(self) -> None:
+        if self._checkpoints is not None and self._session.steps_done > max(
+            self._resumed_from, self._checkpoints.saved_step
+        ):
+            self._save()
+        if self._checkpoints is not None:
+            self._checkpoints.settle(wait=True)
+        done = self._session.steps_done
+        if self._run.supervised is not None:
+            word = RankExit(rank=self._rank, phase=Phase.FINISH, steps_done=done, stopped=True)
+            leave_word(self._run.supervised, word)
+        distributed.barrier()  # Keep: the launcher ends the other ranks as soon as one has gone
+        self._close()
+        kept = self._checkpoints is not None
+        raise Interrupted(
+            f"the training was told to stop, after step {done}",
+            why="a signal or the supervisor asked for it",
+            fix="add --resume to go on from its last checkpoint" if kept else "start it again; it writes none",
+        )
 
     def _step(self) -> None:
-        distributed.barrier()  # so that every rank times the same stretch
+        learning_rate = self._session.learning_rate
         started = time.perf_counter()
         result = self._session.train_step()
         spent_s = time.perf_counter() - started
         self._steps.append(result)
         self._times_s.append(spent_s)
-        peaks = self._peaks.step_done()
         tokens = self._session.sequences_per_step * self._training.seq_len
-        self._say(
-            f"step {self._session.steps_done}/{self._training.steps}  loss {result.loss:.4f}  "
-            f"lr {self._session.learning_rate:.3e}  {tokens / spent_s:,.0f} tokens/s  {spent_s:.3f} s  "
-            f"{peaks.used_bytes / GIB:.2f} GiB"
-        )
+        health, peaks = self._watch.step_done(seconds=spent_s, tokens=tokens)
+        self._peaks.step_done(peaks)
+        number = self._session.steps_done
+        self._log.step(number, result, health, learning_rate=learning_rate)
+        if self._metrics is not None:
+            self._metrics.show(health, step=number, loss=result.loss, learning_rate=learning_rate)
+        for warning in self._watch.warnings(health):
+            print(f"[rank {self._rank}] step {number}: {warning}", flush=True)
 
-    def _checkpoint(self, *, is_last: bool) -> None:
-        interval = self._training.checkpoint_interval_steps
-        due = is_last or (interval > 0 and self._session.steps_done % interval == 0)
-        if due and self._training.checkpoint_dir and self._run.checkpoints:
-            self._session.save_checkpoint(self._training.checkpoint_dir)
-            self._peaks.saving_done()
-            self._say(f"checkpoint after step {self._session.steps_done} in {self._training.checkpoint_dir}")
+    def _evaluate(self) -> None:
+        interval, done = self._training.run.eval_interval_steps, self._session.steps_done
+        if self._evaluation is None or not (done >= self._end or (interval and done % interval == 0)):
+            return
+        loss = self._evaluation.loss()
+        self._log.evaluation(done, loss, num_sequences=self._evaluation.num_sequences)
+
+    def _checkpoint(self) -> None:
+        if self._checkpoints is None:
+            return
+        interval, done = self._training.checkpoint_interval_steps, self._session.steps_done
+        if done >= self._end or (interval > 0 and done % interval == 0):
+            self._save()
+        else:
+            self._checkpoints.settle()
+
+    def _save(self) -> None:
+        assert self._checkpoints is not None  # noqa: S101 - callers asked
+        self._checkpoints.save()
+        self._peaks.saving_done()
+        self._log.say(f"checkpoint after step {self._session.steps_done} in {self._training.checkpoint_dir}")
 
     def _report(self) -> TrainerReport:
         ranks: list[RankReport | None] = [None] * distributed.get_world_size()

@@ -17,8 +17,9 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from planner.errors import InputError
 from planner.runtime.checkpointing import recompute_of
-from planner.runtime.data import Sample, SampleSource, TokenSource, derived_seed, open_tokens
+from planner.runtime.data import Sample, SampleSource, TokenSamples, TokenSource, derived_seed, open_tokens
 from planner.runtime.factory import Product, WithLoss, call_factory, make_checked_batch
+from planner.runtime.pretrained import Weights, open_weights
 from planner.spec import Attention, CheckpointingKind, ModelFamily, TrialTask
 from planner.spec._record import record
 
@@ -53,14 +54,32 @@ def build_whole(task: TrialTask, config: Any, *, dtype: torch.dtype, partition: 
         # (Gemma 2) transformers chooses SDPA and then refuses it.
         attention = "eager" if getattr(config, "attn_logit_softcapping", None) else None
     model = AUTO_CLASSES[task.model.family].from_config(config, attn_implementation=attention)
+    _load_weights(model, open_weights(task.training.run.pretrained))
     _checkpoint_layers(model, task)
     _settle(model, dtype=dtype, partition=partition)
     return BuiltModel(module=_LossOf(model), source=_source_of(task, config))
 
 
+def _load_weights(model: nn.Module, weights: Weights | None) -> None:
+    """Put the job's weights in the place of the drawn ones, a parameter at a time."""
+    if weights is None:
+        return
+    for name, parameter in model.named_parameters():
+        if weights.shape(name) is None:
+            raise weights.missing(name)
+        with torch.no_grad():
+            parameter.copy_(weights.rows(name, 0, parameter.shape[0]) if parameter.dim() else weights.scalar(name))
+
+
 def build_from_factory(task: TrialTask, *, dtype: torch.dtype, partition: Partition | None) -> BuiltModel:
     """A factory's module. InputError when the candidate asks for more than data parallelism."""
     _require_data_parallel(task)
+    if task.training.run.pretrained:
+        raise InputError(
+            "training.pretrained has no effect with a model from a factory",
+            why="the factory makes the module with its weights",
+            fix="leave it out, and load the weights in the factory",
+        )
     torch.manual_seed(task.training.seed)
     product = call_factory(task.model.factory)
     _checkpoint_layers(product.module, task)
@@ -128,6 +147,21 @@ def _source_of(task: TrialTask, config: Any) -> SampleSource:
     if task.model.family is ModelFamily.ENCODER:
         return MaskedSamples(tokens, seed=task.training.seed)
     return LabelledSamples(tokens)
+
+
+def samples_of(like: SampleSource, tokens: TokenSource, *, seed: int) -> SampleSource:
+    """Samples of the same form from other tokens. InputError for models that are not fed tokens from a file."""
+    if isinstance(like, TokenSamples):
+        return TokenSamples(tokens)
+    if isinstance(like, LabelledSamples):
+        return LabelledSamples(tokens)
+    if isinstance(like, MaskedSamples):
+        return MaskedSamples(tokens, seed=seed)
+    raise InputError(
+        "this model cannot be evaluated on a token file",
+        why="its samples are images, or made by a factory",
+        fix="leave training.data.eval_path out",
+    )
 
 
 class LabelledSamples:

@@ -22,6 +22,8 @@ import torch
 from planner.runtime.allocator import settle_allocator
 from planner.runtime.distributed import start_distributed
 from planner.runtime.emulation_trial import EmulatedTrial
+from planner.runtime.failure import describe_failure
+from planner.runtime.limits import limit_memory
 from planner.runtime.measure import GpuMemory, Meter, SectionPeaks, open_meter
 from planner.runtime.session import TrainingSession, build_session
 from planner.runtime.worker_marks import RankMarks
@@ -29,16 +31,13 @@ from planner.runtime.worker_process import (
     die_with_parent,
     leave_no_core_dump,
     lift_data_limit,
-    limit_data_segment,
     offer_to_the_kernel_first,
 )
-from planner.runtime.worker_steps import PhaseClock, StepFigures, TrialDiverged, run_steps
-from planner.spec import DeviceKind, Phase, RankReport, TorchCompile, TrialTask
+from planner.runtime.worker_steps import PhaseClock, StepFigures, run_steps
+from planner.spec import Phase, RankReport, TorchCompile, TrialTask
 from planner.spec._record import record
 from planner.spec.codec import to_plain
-from planner.spec.worker import RankFailure, RankResult, rank_log_name
-
-_MESSAGE_CHARS = 4000
+from planner.spec.worker import RankResult, rank_log_name
 
 
 @record
@@ -109,7 +108,7 @@ def _run_and_report(seat: RankSeat, task: TrialTask, marks: RankMarks) -> int:
         failed_at_s = time.monotonic()
         lift_data_limit()
         traceback.print_exc()
-        result = RankResult(failure=_describe(error, task, meter, failed_at_s=failed_at_s))
+        result = RankResult(failure=describe_failure(error, task, meter, failed_at_s=failed_at_s))
     _leave(seat, result)
     if result.report is None:
         return 1
@@ -128,7 +127,7 @@ def _leave(seat: RankSeat, result: RankResult) -> None:
 def _measure(seat: RankSeat, task: TrialTask, meter: Meter, clock: PhaseClock) -> RankReport:
     emulated = _join(seat, task, clock)
     start_s = time.monotonic() - seat.forked_at_s
-    _limit_memory(task, local_rank=seat.rank)
+    limit_memory(task, local_rank=seat.rank)
     clock.enter(Phase.BUILD_MODEL)
     session = build_session(task, on_phase=clock.enter)
     if emulated is not None:
@@ -189,16 +188,6 @@ def _join(seat: RankSeat, task: TrialTask, clock: PhaseClock) -> EmulatedTrial |
     return None
 
 
-def _limit_memory(task: TrialTask, *, local_rank: int) -> None:
-    if not task.memory_limit_bytes:
-        return
-    if task.device is DeviceKind.CUDA:
-        _free, total = torch.cuda.mem_get_info(local_rank)
-        torch.cuda.set_per_process_memory_fraction(min(1.0, task.memory_limit_bytes / total), local_rank)
-    else:
-        limit_data_segment(task.memory_limit_bytes)
-
-
 def _check_checkpoint(session: TrainingSession, seat: RankSeat, meter: Meter) -> SectionPeaks:
     """Save and load once, all ranks in one directory; the peaks of doing so. The planner removes the scratch."""
     directory = Path(seat.scratch_dir) / "checkpoint"
@@ -207,55 +196,3 @@ def _check_checkpoint(session: TrainingSession, seat: RankSeat, meter: Meter) ->
     torch.distributed.barrier()  # Keep: a rank must not read what another has not finished writing
     session.load_checkpoint(directory)
     return meter.end_section()
-
-
-def _describe(error: BaseException, task: TrialTask, meter: Meter, *, failed_at_s: float) -> RankFailure:
-    allocated_bytes, capacity_bytes = _device_state(task, meter)
-    return RankFailure(
-        exception=_qualified_name(error),
-        message=_bounded(str(error)),
-        failed_at_s=failed_at_s,
-        chain=_chain(error),
-        allocated_bytes=allocated_bytes,
-        capacity_bytes=capacity_bytes,
-        diverged_at_step=error.step if isinstance(error, TrialDiverged) else -1,
-        losses=error.losses if isinstance(error, TrialDiverged) else (),
-    )
-
-
-def _device_state(task: TrialTask, meter: Meter) -> tuple[int, int]:
-    """Allocated (at most) and capacity, as far as the device can still be asked; zeros where it cannot."""
-    if task.device is DeviceKind.CPU:
-        return meter.end_section().used_bytes, task.memory_limit_bytes
-    if not torch.cuda.is_initialized():
-        return 0, 0
-    try:
-        total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
-        allocated = int(torch.cuda.memory_allocated())
-    except RuntimeError as problem:  # after an illegal access every call fails
-        print(f"[rank] the device does not answer any more: {problem}", file=sys.stderr)
-        return 0, 0
-    return allocated, min(total, task.memory_limit_bytes) if task.memory_limit_bytes else total
-
-
-def _chain(error: BaseException) -> tuple[str, ...]:
-    """The exceptions behind this one, nearest first."""
-    found: list[str] = []
-    seen = {id(error)}
-    behind = error.__cause__ or error.__context__
-    while behind is not None and id(behind) not in seen:
-        seen.add(id(behind))
-        found.append(_bounded(f"{_qualified_name(behind)}: {behind}"))
-        behind = behind.__cause__ or behind.__context__
-    return tuple(found)
-
-
-def _bounded(text: str) -> str:
-    """A message that somebody filled with a tensor's values is cut in its middle; the log has it whole."""
-    half = _MESSAGE_CHARS // 2
-    return text if len(text) <= _MESSAGE_CHARS else f"{text[:half]} … {text[-half:]}"
-
-
-def _qualified_name(error: BaseException) -> str:
-    kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

@@ -34,7 +34,8 @@ from planner.spec.kinds import (
     weakest,
 )
 from planner.spec.model import ModelSpec, ParameterCounts, TracedModule
-from planner.spec.plan import PLAN_FORMAT, Plan, Promise, RunnerUp, SearchSummary, ValidationStep
+from planner.spec.plan import PLAN_FORMAT, Fallback, Plan, Promise, RunnerUp, SearchSummary, ValidationStep
+from planner.spec.run import MemoryBudget, RunPromise, RunSpec
 from planner.spec.traffic import CollectiveCount, CollectiveKind, EmulationReport
 from planner.spec.trial import (
     Crashed,
@@ -80,6 +81,7 @@ __all__ = [
     "Diverged",
     "EmulationReport",
     "Estimate",
+    "Fallback",
     "GpuSpec",
     "HostOutOfMemory",
     "JobSpec",
@@ -88,6 +90,7 @@ __all__ = [
     "LinkSpec",
     "Measured",
     "MemoryBreakdown",
+    "MemoryBudget",
     "MemoryEstimate",
     "ModelFamily",
     "ModelSpec",
@@ -107,6 +110,8 @@ __all__ = [
     "Promise",
     "Provenance",
     "RankReport",
+    "RunPromise",
+    "RunSpec",
     "RunnerUp",
     "Runtime",
     "SearchRanges",

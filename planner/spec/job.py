@@ -15,6 +15,7 @@ from planner.spec.kinds import (
     TrialMode,
 )
 from planner.spec.model import ModelSpec
+from planner.spec.run import RunSpec
 from planner.spec.tuning import AccumulationType, Allocator, CrossEntropy, OptimizerKernel, Overlap, TorchCompile
 
 
@@ -53,6 +54,7 @@ class TrainingSpec:
     data: DataSpec = DataSpec()
     checkpoint_dir: str = ""  # "": no checkpoints
     checkpoint_interval_steps: int = 0
+    run: RunSpec = RunSpec()
 
     def __post_init__(self) -> None:
         require(self.seq_len >= 1 and self.global_batch_size >= 1, "seq_len and global_batch_size are at least 1")

@@ -49,6 +49,18 @@ class ValidationStep:
 
 
 @record
+class Fallback:
+    """One step down from the plan: the same layout, global batch and curve in less memory, as files in `folder`."""
+
+    candidate: Candidate
+    key: str
+    folder: str  # inside the plan folder; holds ds_config.json and task.json
+    change: str  # from the step before, in words
+    estimate: Estimate
+    validation: tuple[ValidationStep, ...] = ()
+
+
+@record
 class Plan:
     """The contents of `plan.yaml`."""
 
@@ -68,4 +80,5 @@ class Plan:
     hardware: tuple[tuple[str, str], ...]
     machine: str  # fingerprint of the machine that ran the trials
     pin: str = ""  # the user's own layout that the choice was held against, as typed
+    fallbacks: tuple[Fallback, ...] = ()  # what a run that ran out of memory goes on with, in order
     packages: tuple[str, ...] = ()  # name==version of all that was installed and needed, as in a requirements file

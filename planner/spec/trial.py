@@ -10,6 +10,7 @@ from planner.spec.estimate import TimeBreakdown
 from planner.spec.job import TrainingSpec
 from planner.spec.kinds import DeviceKind, Phase, Provenance
 from planner.spec.model import ModelSpec
+from planner.spec.run import RunPromise
 from planner.spec.traffic import EmulationReport
 
 
@@ -32,6 +33,7 @@ class TrialTask:
     memory_limit_bytes: int = 0
     check_checkpoint: bool = False  # save and load a checkpoint once after the steps
     emulated_rank: int | None = None
+    promise: RunPromise = RunPromise()  # of the plan, for the reference trainer's log
 
     @property
     def num_processes(self) -> int:
