@@ -20,7 +20,7 @@ MASTER_PORT=${MASTER_PORT:-@@{master_port}}
 
 @@{python}
 
-# exec: signals reach torchrun itself, which ends all ranks.
-exec "$PYTHON" -m torch.distributed.run --nnodes=@@{nodes} --nproc-per-node=@@{processes} \
+# exec: signals reach the first program itself, which ends all ranks.
+exec @@{supervisor}"$PYTHON" -m torch.distributed.run --nnodes=@@{nodes} --nproc-per-node=@@{processes} \
   --node-rank="$NODE_RANK" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" \
   @@{program} "$@"

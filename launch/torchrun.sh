@@ -8,6 +8,6 @@ set -euo pipefail
 
 @@{python}
 
-# exec: signals reach torchrun itself, which ends all ranks.
-exec "$PYTHON" -m torch.distributed.run --standalone --nproc-per-node=@@{processes} \
+# exec: signals reach the first program itself, which ends all ranks.
+exec @@{supervisor}"$PYTHON" -m torch.distributed.run --standalone --nproc-per-node=@@{processes} \
   @@{program} "$@"

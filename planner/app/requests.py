@@ -88,3 +88,15 @@ class CatalogTable:
     kind: CatalogKind
     columns: tuple[str, ...]
     rows: tuple[tuple[CatalogCell, ...], ...]
+
+
+@record
+class SuperviseRequest:
+    """Run `command`, which starts all ranks of this node. `on_stderr`: its output goes there, standard output is taken
+    by the answer."""
+
+    plan_dir: Path
+    command: tuple[str, ...]
+    nodes: int = 1
+    node_rank: int = 0
+    on_stderr: bool = False

@@ -13,7 +13,7 @@ from planner.app.check_request import CheckRequest, CheckResult
 from planner.app.diagnose_request import DiagnoseRequest, DiagnoseResult
 from planner.app.probe_request import ProbeRequest, ProbeResult
 from planner.app.progress import Progress
-from planner.app.requests import CatalogKind, CatalogTable, PlanRequest, PlanResult, VerifyResult
+from planner.app.requests import CatalogKind, CatalogTable, PlanRequest, PlanResult, SuperviseRequest, VerifyResult
 from planner.report import PlannedRow, ReportInput
 from planner.spec.kinds import Launcher
 
@@ -50,6 +50,8 @@ class UseCases(Protocol):
     def diagnose_logs(self, request: DiagnoseRequest) -> DiagnoseResult: ...
 
     def probe_machine(self, request: ProbeRequest, *, console: Progress) -> ProbeResult: ...
+
+    def supervise_run(self, request: SuperviseRequest) -> int: ...
 
 
 class ProductUseCases:
@@ -121,3 +123,8 @@ class ProductUseCases:
         from planner.app.probe import probe_this_machine
 
         return probe_this_machine(request, console=console)
+
+    def supervise_run(self, request: SuperviseRequest) -> int:
+        from planner.app.supervise import supervise_run
+
+        return supervise_run(request)

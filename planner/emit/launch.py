@@ -123,6 +123,7 @@ def _common_slots(
         "python": python_text(paths),
         "processes": str(shape.processes_per_node),
         "program": program.torchrun_words,
+        "supervisor": program.supervisor_words(shape.nodes, '"$NODE_RANK"'),
     }
 
 

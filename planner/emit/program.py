@@ -30,6 +30,14 @@ class Program:
     arguments: str
     in_plan_dir: bool
     plain_arguments: bool  # no argument needs quoting, whatever shell reads it
+    supervised: bool = False  # the supervisor knows how to start it again with less memory
+
+    def supervisor_words(self, nodes: int, node_rank: str) -> str:
+        """What stands before the launcher on each node; `node_rank` is shell text. "" for the user's own program."""
+        if not self.supervised:
+            return ""
+        place = f"--nodes {nodes} --node-rank {node_rank} " if nodes > 1 else ""
+        return f'"$PYTHON" -m planner supervise {place}"$PLAN_DIR" -- '
 
     @property
     def torchrun_words(self) -> str:
@@ -55,6 +63,7 @@ def program_of(job: JobSpec, candidate: Candidate) -> Program:
             arguments="--task task.json --deepspeed-config ds_config.json",
             in_plan_dir=True,
             plain_arguments=True,
+            supervised=True,
         )
     words = _words_of(job.launch.command)
     _require_reachable(job.launch.command, candidate)

@@ -40,6 +40,7 @@ def render_slurm(
         environment=environment_text(job, candidate, processes=shape.processes_per_node),
         python=python_text(paths),
         program=program.torchrun_words,
+        supervisor=program.supervisor_words(shape.nodes, '"$SLURM_NODEID"'),
         nodes=str(shape.nodes),
         processes=str(shape.processes_per_node),
         master_port=str(job.launch.master_port),

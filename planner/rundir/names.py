@@ -16,9 +16,17 @@ REPORT_MARKDOWN = "report.md"
 LOGS_DIR = "logs"
 DEBUG = "debug.zip"  # all that a bug report needs, made on demand
 
+FALLBACKS_DIR = "fallbacks"  # one folder each: the plan's own files with less memory
+SUPERVISOR = "supervisor.json"  # how the runs of this plan ended, and with which fallback
+
 IDENTITY = ".meshplan.json"  # format and job hash: written first, so that a folder is known from its first moment
 LOCK = ".meshplan.lock"
 TEMPORARY_PREFIX = ".meshplan-tmp-"  # files being written; what a kill left behind is removed by the next planner
+
+
+def run_name(number: int) -> str:
+    """The folder under `LOGS_DIR` of one start of the training's ranks."""
+    return f"run-{number:04d}"
 
 
 def trial_log_name(number: int) -> str:

@@ -63,7 +63,7 @@ def run_program(
                 env=dict(environment),
                 cwd=folder,
                 start_new_session=True,  # a terminal's Ctrl-C reaches the planner alone, which then ends the program
-                preexec_fn=_death_with(os.getpid()),
+                preexec_fn=death_with_parent(os.getpid()),
             )
             try:
                 timed_out = _outlasts(process, timeout_s)
@@ -88,8 +88,9 @@ def _outlasts(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
     return False
 
 
-def _death_with(parent_pid: int) -> Callable[[], None] | None:
-    """What the child does before it becomes the program: ask the kernel for SIGTERM when the planner dies."""
+def death_with_parent(parent_pid: int) -> Callable[[], None] | None:
+    """What a child does before it becomes its program: ask the kernel for SIGTERM when this process dies. None where
+    the system cannot."""
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None).prctl  # Keep: looked up here, since between fork and exec little may be done

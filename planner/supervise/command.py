@@ -1,0 +1,48 @@
+"""The launch command of one attempt, made from the one that the launch script gave. Pure."""
+
+from __future__ import annotations
+
+from planner.spec._record import record
+
+
+@record
+class Variation:
+    """How an attempt's command differs. `folder` "": the plan's own files. `steps` None: as given."""
+
+    folder: str
+    attempt_dir: str
+    resume: bool
+    steps: int | None = None
+
+
+def vary_command(command: tuple[str, ...], variation: Variation) -> tuple[str, ...]:
+    """The reference trainer's command with another task and config, going on where the last attempt saved."""
+    words = list(command)
+    if variation.folder:
+        words = _with_value(words, "--task", f"{variation.folder}/task.json")
+        words = _with_value(words, "--deepspeed-config", f"{variation.folder}/ds_config.json")
+    if variation.steps is not None:
+        words = _with_value(words, "--steps", str(variation.steps))
+    if variation.resume and "--resume" not in words:
+        words.append("--resume")
+    return (*words, "--supervised", variation.attempt_dir)
+
+
+def value_of(command: tuple[str, ...], option: str) -> str | None:
+    """The value of an option, written as `--x 1` or `--x=1`; None when it is not there."""
+    for place, word in enumerate(command):
+        if word == option and place + 1 < len(command):
+            return command[place + 1]
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2]
+    return None
+
+
+def _with_value(words: list[str], option: str, value: str) -> list[str]:
+    changed = list(words)
+    for place, word in enumerate(words):
+        if word == option and place + 1 < len(words):
+            changed[place + 1] = value
+        elif word.startswith(f"{option}="):
+            changed[place] = f"{option}={value}"
+    return changed
