@@ -169,6 +169,7 @@ def _untried(plan: Plan, candidate: Candidate, job: JobSpec) -> Plan:
         estimate=estimate,
         trial_number=_UNTRIED,
         validation=(),
+        fallbacks=(),
     )
 
 

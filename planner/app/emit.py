@@ -50,10 +50,16 @@ def _with_launcher(job: JobSpec, launcher: Launcher | None) -> JobSpec:
     return replace(job, launch=replace(job.launch, launcher=launcher or job.launch.launcher))
 
 
+def _run_files(plan: Plan) -> tuple[str, ...]:
+    """What the ranks read: of the plan, and of each fallback."""
+    folders = ("", *(f"{fallback.folder}/" for fallback in plan.fallbacks))
+    return tuple(f"{folder}{name}" for folder in folders for name in (names.DS_CONFIG, names.TASK))
+
+
 def _write_elsewhere(run_dir: RunDir, out_dir: Path, *, plan: Plan, job: JobSpec) -> tuple[Path, ...]:
     """What a launch needs, and what makes the folder a plan's."""
     files = (
-        *(EmittedFile(path=name, text=run_dir.read_text(name)) for name in (names.DS_CONFIG, names.TASK)),
+        *(EmittedFile(path=name, text=run_dir.read_text(name)) for name in _run_files(plan)),
         EmittedFile(path=names.JOB, text=dump_job(job)),
         *launch_files(job, plan.candidate, script=names.LAUNCH),
     )

@@ -16,6 +16,7 @@ from planner.app.ability import Ability, decide_trials
 from planner.app.deadline import refuse_hopeless, refuse_missed
 from planner.app.draft import Draft, draft_plan, outline_search, search_problem
 from planner.app.emulation import EmulatedEvaluator, Stage
+from planner.app.fallbacks import plan_fallbacks
 from planner.app.pin import Pinned, find_pinned
 from planner.app.pin_trial import TriedPin, try_pinned
 from planner.app.progress import Progress, SearchOutline
@@ -169,6 +170,10 @@ def plan_in(run_dir: RunDir, planning: Planning) -> PlanResult:
     selection, validation = _choose(run_dir, planning, tried.result if tried is not None else None)
     if tried is not None and tried.trial is not None and tried.trial not in selection.trials:
         selection = replace(selection, trials=(*selection.trials, tried.trial))
+    planning.console.stage("fallbacks for running out of memory")
+    fallbacks = plan_fallbacks(
+        selection, job=planning.job, machine=planning.machine, validate=planning.request.validate
+    )
     planning.console.stage("write the plan folder")
     parts = PlanParts(
         selection=selection,
@@ -179,6 +184,7 @@ def plan_in(run_dir: RunDir, planning: Planning) -> PlanResult:
         trials_note=planning.ability.note,
         pinned=planning.pinned,
         uses=planning.uses,
+        fallbacks=fallbacks,
     )
     plan, report, files = write_plan_folder(run_dir, parts)
     return PlanResult(plan_dir=run_dir.path, outline=outline, plan=plan, report=report, files=files)

@@ -11,6 +11,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from planner.app.selection import Selection
 from planner.app.trials import deepspeed_version, open_pool
@@ -33,15 +34,16 @@ def validate_selection(
 
     Raises TrialsUnavailable when this environment cannot run the gates at all.
     """
-    steps = [_check_rules(selection.candidate, job=job, machine=machine)]
+    steps = [check_rules(selection.candidate, job=job, machine=machine)]
     if steps[-1].passed:
-        steps.append(_parse(selection.candidate, job=job, machine=machine))
+        steps += parse_configs((selection.candidate,), job=job, machine=machine)
     if steps[-1].passed:
         steps.append(_run(selection, job=job, machine=machine, log_path=log_path))
     return tuple(steps)
 
 
-def _check_rules(candidate: Candidate, *, job: JobSpec, machine: Machine) -> ValidationStep:
+def check_rules(candidate: Candidate, *, job: JobSpec, machine: Machine) -> ValidationStep:
+    """The rules of DeepSpeed's version on the candidate's config. NotExpressible when it has none."""
     version = deepspeed_version(machine)
     config = render_ds_config(candidate, job=job, deepspeed_version=version)
     layout = candidate.layout
@@ -61,22 +63,31 @@ def _check_rules(candidate: Candidate, *, job: JobSpec, machine: Machine) -> Val
     )
 
 
-def _parse(candidate: Candidate, *, job: JobSpec, machine: Machine) -> ValidationStep:
-    """DeepSpeed's own config classes, in a child program, for the target's data-parallel world."""
-    text = render_ds_config_text(candidate, job=job, deepspeed_version=deepspeed_version(machine))
+def parse_configs(candidates: tuple[Candidate, ...], *, job: JobSpec, machine: Machine) -> tuple[ValidationStep, ...]:
+    """DeepSpeed's own config classes on each candidate's config, in one child program, for the target's data-parallel
+    world. The candidates share their layout."""
+    version = deepspeed_version(machine)
     environment = worker_environment(DeviceKind.CPU, os.environ)
     with tempfile.TemporaryDirectory(prefix="meshplan-") as scratch:
-        config = Path(scratch) / "ds_config.json"
-        config.write_text(text, encoding="utf-8")
-        command = [sys.executable, "-m", "planner.runtime.parse_config", "--config", str(config)]
-        command += ["--data-parallel-size", str(candidate.layout.data_parallel_size)]
+        command = [sys.executable, "-m", "planner.runtime.parse_config"]
+        for number, candidate in enumerate(candidates):
+            config = Path(scratch) / f"{number}.json"
+            config.write_text(render_ds_config_text(candidate, job=job, deepspeed_version=version), encoding="utf-8")
+            command += ["--config", str(config)]
+        command += ["--data-parallel-size", str(candidates[0].layout.data_parallel_size)]
         end = run_program(command, environment=environment, timeout_s=PARSE_TIMEOUT_S)
     if end.timed_out:
         raise _unavailable(f"DeepSpeed's parser gave no answer within {PARSE_TIMEOUT_S:.0f} s")
     try:
-        answer = json.loads(end.output)
+        answers = [json.loads(line) for line in end.output.splitlines()]
     except ValueError:
-        raise _unavailable(f"DeepSpeed's parser ended with exit code {end.exit_code}: {end.last_words}") from None
+        answers = []
+    if len(answers) != len(candidates):
+        raise _unavailable(f"DeepSpeed's parser ended with exit code {end.exit_code}: {end.last_words}")
+    return tuple(_parsed(answer) for answer in answers)
+
+
+def _parsed(answer: dict[str, Any]) -> ValidationStep:
     detail = "DeepSpeed's own parser took it for the target's world size" if answer["ok"] else str(answer["error"])
     return ValidationStep(name="parse", passed=bool(answer["ok"]), detail=detail[:2000])
 

@@ -121,7 +121,7 @@ def _environment(job: JobSpec) -> dict[str, str]:
     """That of trials, but for the threads: the script sets those of a rank by the machine's cores."""
     environment = worker_environment(job.cluster.gpu.device, os.environ)
     kept = {name: value for name, value in environment.items() if not name.endswith("_NUM_THREADS")}
-    return {**kept, "PYTHON": sys.executable}
+    return {**kept, "PYTHON": sys.executable, "MESHPLAN_SUPERVISE": "off"}  # a fallback would hide a broken promise
 
 
 def _broken(run_dir: RunDir, script: Path, why: str) -> PromiseBroken:

@@ -14,11 +14,13 @@ import numpy as np
 
 from planner import __version__
 from planner.app.draft import NUM_SHOWN, Draft, estimate_candidates
+from planner.app.fallbacks import fallback_files
 from planner.app.forecast import forecast_of
 from planner.app.outlook import outlook_of
 from planner.app.pin import Pinned, find_pinned, pinned_layout
 from planner.app.selection import NO_TRIAL, Selection
 from planner.app.trials import deepspeed_version
+from planner.app.write_run import run_promise
 from planner.emit import (
     EmittedFile,
     LaunchPaths,
@@ -43,6 +45,7 @@ from planner.rundir import RunDir, names
 from planner.spec import (
     PLAN_FORMAT,
     Candidate,
+    Fallback,
     JobSpec,
     OutOfMemory,
     Plan,
@@ -65,6 +68,7 @@ class PlanParts:
     trials_note: str
     pinned: Pinned | None = None
     uses: tuple[str, ...] = ()  # of a mixed cluster, all that were looked at, in words
+    fallbacks: tuple[Fallback, ...] = ()
 
 
 def write_plan_folder(run_dir: RunDir, parts: PlanParts) -> tuple[Plan, ReportInput, tuple[Path, ...]]:
@@ -74,9 +78,11 @@ def write_plan_folder(run_dir: RunDir, parts: PlanParts) -> tuple[Plan, ReportIn
     plan = _plan(parts)
     report = report_input(plan, parts.selection, draft=parts.draft, plan_dir=run_dir.path)
     version = deepspeed_version(parts.machine)
+    promise = run_promise(plan.promise, plan.estimate)
     files = (
         EmittedFile(path=names.DS_CONFIG, text=render_ds_config_text(candidate, job=job, deepspeed_version=version)),
-        EmittedFile(path=names.TASK, text=render_task_text(candidate, job=job)),
+        EmittedFile(path=names.TASK, text=render_task_text(candidate, job=job, promise=promise)),
+        *fallback_files(parts.fallbacks, job=job, machine=parts.machine),
         *launch_files(job, candidate, script=names.LAUNCH),
         EmittedFile(path=names.REPORT_MARKDOWN, text=render_report_markdown(report)),
         EmittedFile(path=names.REPORT_HTML, text=render_report_html(report)),
@@ -132,6 +138,7 @@ def _plan(parts: PlanParts) -> Plan:
         machine=machine.fingerprint,
         pin=parts.pinned.pin.text if parts.pinned is not None else "",
         packages=installed_packages(),
+        fallbacks=parts.fallbacks,
     )
 
 

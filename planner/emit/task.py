@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 
-from planner.spec import Candidate, JobSpec, TrialTask
+from planner.spec import Candidate, JobSpec, RunPromise, TrialTask
 from planner.spec.codec import to_plain
+
+_NOTHING_PROMISED = RunPromise()
 
 # Fields of Candidate (dotted) that no key of `ds_config.json` carries, each with the reason. A test walks every field.
 NOT_EMITTED: dict[str, str] = {
@@ -29,7 +31,7 @@ NOT_EMITTED: dict[str, str] = {
 }
 
 
-def render_task(candidate: Candidate, *, job: JobSpec) -> TrialTask:
+def render_task(candidate: Candidate, *, job: JobSpec, promise: RunPromise = _NOTHING_PROMISED) -> TrialTask:
     """The reference trainer's task: `candidate` for all the job's steps. Its DeepSpeed config is the file that
     `--deepspeed-config` names, so the text is not repeated here."""
     return TrialTask(
@@ -40,9 +42,10 @@ def render_task(candidate: Candidate, *, job: JobSpec) -> TrialTask:
         ds_config_json="",
         steps=job.training.steps,
         warmup_steps=0,
+        promise=promise,
     )
 
 
-def render_task_text(candidate: Candidate, *, job: JobSpec) -> str:
+def render_task_text(candidate: Candidate, *, job: JobSpec, promise: RunPromise = _NOTHING_PROMISED) -> str:
     """The text of `task.json`."""
-    return json.dumps(to_plain(render_task(candidate, job=job)), indent=2, allow_nan=False) + "\n"
+    return json.dumps(to_plain(render_task(candidate, job=job, promise=promise)), indent=2, allow_nan=False) + "\n"

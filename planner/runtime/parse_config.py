@@ -2,9 +2,9 @@
 
     python -m planner.runtime.parse_config --config ds_config.json --data-parallel-size 64
 
-Prints one JSON document on standard output, `{"ok": true, "train_batch_size": 512, …}` or `{"ok": false, "error": "…"}`
-and exits 0 either way; any other end is a crash. DeepSpeed's own talk goes to standard error. Parsing alone does not
-prove that a config runs: the caller also checks rules and trains two steps.
+Prints one JSON document for each config, a line each, on standard output, `{"ok": true, "train_batch_size": 512, …}` or
+`{"ok": false, "error": "…"}`, and exits 0 either way; any other end is a crash. DeepSpeed's own talk goes to standard
+error. Parsing alone does not prove that a config runs: the caller also checks rules and trains two steps.
 """
 
 from __future__ import annotations
@@ -76,14 +76,15 @@ def _end_after(seconds: float) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Parse the command line and the config; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m planner.runtime.parse_config", description=__doc__)
-    parser.add_argument("--config", required=True, type=Path)
+    parser.add_argument("--config", required=True, type=Path, action="append", help="may be given several times")
     parser.add_argument("--data-parallel-size", required=True, type=int)
     parser.add_argument("--time-limit-s", type=float, default=120.0)
     options = parser.parse_args(arguments)
     _end_after(options.time_limit_s)
     with result_channel() as channel:
-        result = parse_config(options.config, data_parallel_size=options.data_parallel_size)
-        os.write(channel, (json.dumps(result) + "\n").encode())
+        for config in options.config:
+            result = parse_config(config, data_parallel_size=options.data_parallel_size)
+            os.write(channel, (json.dumps(result) + "\n").encode())
     return 0
 
 

@@ -16,6 +16,7 @@ from planner.space.axes import (
 )
 from planner.space.enumeration import Rejection, Space, enumerate_candidates
 from planner.space.explanation import NamedLayout, explain_empty, nearest_miss, refusals_of
+from planner.space.fallbacks import less_memory
 
 __all__ = [
     "CHECKPOINTED_SHARES",
@@ -30,6 +31,7 @@ __all__ = [
     "checkpointing_codes",
     "enumerate_candidates",
     "explain_empty",
+    "less_memory",
     "nearest_miss",
     "refusals_of",
     "rule_context",

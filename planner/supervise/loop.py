@@ -195,7 +195,7 @@ class Supervisor:
         return NoFeasiblePlan(
             "the training ran out of memory and is not started again",
             why=move.reason,
-            fix=f"read the diagnosis in {folder}, plan again with what it names (or more memory_headroom), then --resume",
+            fix=f"read the diagnosis in {folder}, plan again with what it names or more memory_headroom, then --resume",
         )
 
 

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from planner.spec._record import record
 from planner.spec.supervision import Attempt
+from planner.spec.tuning import ALLOCATOR_ENVIRONMENT
 
 DONE, STOPPED, OUT_OF_MEMORY, FAILED = "done", "stopped", "out-of-memory", "failed"
 
@@ -16,7 +17,10 @@ RETRIED_CAUSES = {
     "other-process": "the other process may be gone",
 }
 MAX_STARTS = 2  # of one step of the ladder
-EXPANDABLE = ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+
+
+def _named(level: int) -> str:
+    return f"fallback {level}" if level else "the plan"
 
 
 @record
@@ -52,11 +56,11 @@ def next_move(attempts: tuple[Attempt, ...], *, num_fallbacks: int) -> Move:
         return Start(
             level=last.level,
             reason=f"the cause is {last.cause}: {RETRIED_CAUSES[last.cause]}",
-            environment=(EXPANDABLE,) if fragmented else (),
+            environment=ALLOCATOR_ENVIRONMENT if fragmented else (),
             pause_s=10.0 if last.cause == "other-process" else 0.0,
         )
     if last.level < num_fallbacks:
-        return Start(level=last.level + 1, reason=f"step {last.level} does not fit, the next needs less memory")
+        return Start(level=last.level + 1, reason=f"{_named(last.level)} does not fit, the next needs less memory")
     if not num_fallbacks:
         return Stop(reason="the plan has no fallbacks: nothing that keeps batch and layout needs less memory")
     return Stop(reason=f"all {num_fallbacks} fallbacks of the plan ran out of memory too")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shutil
 import subprocess
@@ -69,6 +70,7 @@ def test_torchrun_script_moved_elsewhere_starts_from_its_new_folder(machine: Fak
     assert call["cwd"] == str(tmp_path / "new place")
     start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4", "-m", "planner.runtime.train"]
     assert call["argv"] == [*start, *TASK_ARGUMENTS, "--steps", "3"]
+    assert json.loads(call["env"]["FAKE_SUPERVISOR"]) == [str(tmp_path / "new place")]
 
 
 def test_script_in_a_sub_folder_finds_the_plan_above_it(machine: FakeMachine, tmp_path: Path) -> None:
@@ -88,6 +90,8 @@ def test_several_nodes_without_a_node_rank_say_how_to_start(machine: FakeMachine
     (call,) = machine.take_calls()
     expected = ["--nnodes=2", "--nproc-per-node=2", "--node-rank=1", "--master-addr=node0", "--master-port=29500"]
     assert call["argv"][2:7] == expected
+    place = ["--nodes", "2", "--node-rank", "1", str(tmp_path)]
+    assert json.loads(call["env"]["FAKE_SUPERVISOR"]) == place
 
 
 def test_environment_of_the_ranks_is_explicit_and_the_jobs_own_wins(machine: FakeMachine, tmp_path: Path) -> None:
@@ -133,6 +137,7 @@ def test_own_command_starts_where_the_caller_is_with_its_slots_filled(machine: F
     machine.run(script, cwd=tmp_path / "project")
     (call,) = machine.take_calls()
     assert call["cwd"] == str(tmp_path / "project")
+    assert "FAKE_SUPERVISOR" not in call["env"]  # nobody knows how to start it with other settings
     assert call["argv"][4:] == ["train.py", "--deepspeed", str(tmp_path / "the plan/ds_config.json"), "--tp", "2"]
 
 
