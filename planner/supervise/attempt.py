@@ -17,11 +17,11 @@ from typing import IO
 
 import psutil
 
+from planner.probe.host import kernel_oom_kills
 from planner.spec._record import record
 from planner.spec.codec import DecodeError, from_plain
 from planner.spec.supervision import STOP_FILE, RankExit
 from planner.supervise.evidence import Leftovers
-from planner.trial.host import kernel_oom_kills
 from planner.trial.logs import read_tail
 from planner.trial.program import death_with_parent
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from planner.diagnose.memory_text import says_device_memory_ran_out, says_host_memory_ran_out, says_peer_was_lost
 from planner.spec._record import record
 from planner.spec.kinds import Phase
 from planner.spec.supervision import RankExit
 from planner.supervise.policy import DONE, FAILED, OUT_OF_MEMORY, STOPPED
-from planner.trial.oom_text import says_device_memory_ran_out, says_host_memory_ran_out, says_peer_was_lost
 
 PREFLIGHT = "NotEnoughFreeMemory"
 # As torchrun tells of a rank that the kernel killed, and as a shell's exit code has it.
