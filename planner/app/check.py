@@ -2,50 +2,30 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from planner.app.check_plan import with_plan_beside
 from planner.app.check_request import CheckedFinding, CheckRequest, CheckResult, ConfigReader
+from planner.app.check_source import LONGEST_NAME, CheckedSource, exists, read_source, target_of
 from planner.catalog import load_gpu
 from planner.catalog.documents import MAX_MODEL_CONFIG_BYTES, parse_json_object, read_text
 from planner.catalog.entries import default_folders, find_entry
 from planner.errors import InputError, NotExpressible
 from planner.lint import (
     MAX_BYTES,
-    AccelerateFile,
     Document,
     LintResult,
-    as_deepspeed,
-    decode,
-    decode_base64,
     fix_document,
     lint_document,
-    looks_like_accelerate,
-    read_accelerate,
-    read_document,
     read_trainer_arguments,
 )
-from planner.rules import ConfigContext, Consumer, Finding, ModelFacts, accelerate_block, mentions_auto, parse_release
+from planner.rules import ConfigContext, Consumer, Finding, ModelFacts, mentions_auto, parse_release
 from planner.rundir.atomic import write_whole
-from planner.spec._record import record
 
 _GIB = 1 << 30
-_YAML_SUFFIXES = (".yaml", ".yml")
-_LONGEST_NAME = 4096
-
-
-@record
-class _Source:
-    """A configuration with where it came from. `path` None: nowhere that could be written back."""
-
-    document: Document
-    label: str
-    path: Path | None
-    accelerate: AccelerateFile | None
-    from_accelerate: bool = False
 
 
 def check_config_file(request: CheckRequest) -> CheckResult:
@@ -54,11 +34,13 @@ def check_config_file(request: CheckRequest) -> CheckResult:
     Raises InputError for what is no text, no file, or cannot be written, and for a DeepSpeed before 0.14.
     """
     _require_known_release(request.deepspeed_version)
-    source = _read_source(request)
+    source = read_source(request)
+    request, plan_path = with_plan_beside(request, source.path)
     context = _context(source, request)
     if not request.write:
-        return _answer(lint_document(source.document, context), source.document, source=source, context=context)
-    target = _target(source, request)
+        answer = _answer(lint_document(source.document, context), source.document, source=source, context=context)
+        return replace(answer, plan=plan_path)
+    target = target_of(source, request)
     fixed = fix_document(source.document, context)
     answer = _answer(fixed.result, fixed.document, source=source, context=context)
     written = target if fixed.mended or source.document.syntax or target != source.path else None
@@ -66,6 +48,7 @@ def check_config_file(request: CheckRequest) -> CheckResult:
         write_whole(written, fixed.text.encode("utf-8"))
     return replace(
         answer,
+        plan=plan_path,
         mended=_shown(fixed.mended, source.document, source),
         written=written,
         lost_comments=fixed.lost_comments and written is not None,
@@ -79,72 +62,7 @@ def _require_known_release(version: str) -> None:
         raise InputError(f"--deepspeed-version: {problem.error}", why=problem.why, fix=problem.fix) from None
 
 
-def _read_source(request: CheckRequest) -> _Source:
-    beside = _read_accelerate_file(request.accelerate_config) if request.accelerate_config is not None else None
-    path = Path(request.config)
-    if request.config == "-":
-        return _source_of(
-            decode(request.stdin, label="standard input"), label="standard input", path=None, beside=beside
-        )
-    if len(request.config) > _LONGEST_NAME or not _exists(path):
-        text = decode_base64(request.config)
-        if text is not None:
-            return _source_of(text, label="the base64 argument", path=None, beside=beside)
-    return _source_of(_read_file(path), label=str(path), path=path, beside=beside)
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        return False
-
-
-def _read_file(path: Path) -> str:
-    name = str(path)[:200]
-    what = "a DeepSpeed configuration is read from it"
-    try:
-        if path.is_dir():
-            raise InputError(f"{name!r} is a folder", why=what, fix="give the path of the configuration file")
-        if path.exists() and not path.is_file():
-            raise InputError(f"{name!r} is not a regular file", why="it is read whole", fix="use - for standard input")
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        raise InputError(
-            f"there is no file {name!r}", why=what, fix="give the path of a DeepSpeed configuration (or its base64)"
-        ) from None
-    except (OSError, ValueError) as problem:
-        reason = getattr(problem, "strerror", None) or str(problem)
-        raise InputError(f"{name!r} cannot be read: {reason}", why=what, fix="check the path and rights") from None
-    return decode(content, label=name)
-
-
-def _source_of(text: str, *, label: str, path: Path | None, beside: AccelerateFile | None) -> _Source:
-    """A DeepSpeed file, or accelerate's own in its place (with the DeepSpeed file that it names, if it is there)."""
-    document = read_document(text)
-    is_yaml = path is not None and path.suffix in _YAML_SUFFIXES and not text.lstrip().startswith("{")
-    if not is_yaml and not looks_like_accelerate(document.value):
-        return _Source(document=document, label=label, path=path, accelerate=beside)
-    file = read_accelerate(text, label=label)
-    if not looks_like_accelerate(file.value):
-        raise InputError(
-            f"{label} is neither accelerate's file nor a DeepSpeed configuration",
-            why="of YAML files accelerate's own are read; DeepSpeed reads JSON",
-            fix="give a JSON file, or the file that `accelerate config` wrote",
-        )
-    named = accelerate_block(file.value).get("deepspeed_config_file")
-    if isinstance(named, str) and named not in ("", "none") and _exists(Path(named)):
-        inner = read_document(_read_file(Path(named)))
-        return _Source(document=inner, label=named, path=Path(named), accelerate=file)
-    return _Source(document=as_deepspeed(file), label=label, path=path, accelerate=file, from_accelerate=True)
-
-
-def _read_accelerate_file(path: Path) -> AccelerateFile:
-    return read_accelerate(read_text(path, what="file of accelerate"), label=str(path))
-
-
-def _context(source: _Source, request: CheckRequest) -> ConfigContext:
+def _context(source: CheckedSource, request: CheckRequest) -> ConfigContext:
     arguments = _trainer_arguments(request.trainer_args) if request.trainer_args else None
     accelerate = source.accelerate.value if source.accelerate is not None else None
     guessed = arguments is not None or accelerate is not None or mentions_auto(source.document.value)
@@ -181,7 +99,7 @@ def _processes(accelerate: Mapping[str, Any] | None) -> int:
 
 def _trainer_arguments(given: str) -> dict[str, Any]:
     path = Path(given)
-    if len(given) < _LONGEST_NAME and "\n" not in given and not given.lstrip().startswith(("-", "{")):
+    if len(given) < LONGEST_NAME and "\n" not in given and not given.lstrip().startswith(("-", "{")):
         text = read_text(path, what="file of Trainer arguments", max_bytes=MAX_BYTES)
         return read_trainer_arguments(text, label=str(path))
     if len(given) > MAX_BYTES:
@@ -195,7 +113,7 @@ def _model_facts(name: str) -> ModelFacts:
     """What of a model's config.json bears on the file; `name` as `load_model` takes it, but any model's file counts."""
     entry = find_entry("models", name, default_folders())
     path = entry.path if entry is not None else Path(name)
-    path = path / "config.json" if _exists(path) and path.is_dir() else path
+    path = path / "config.json" if exists(path) and path.is_dir() else path
     text = read_text(path, what="config.json of a model", max_bytes=MAX_MODEL_CONFIG_BYTES)
     config = parse_json_object(text, label=str(path))
     inner = config.get("text_config")
@@ -218,28 +136,7 @@ def _number(config: Mapping[str, Any], *names: str) -> int:
     return 0
 
 
-def _target(source: _Source, request: CheckRequest) -> Path:
-    if source.from_accelerate:
-        raise InputError(
-            f"{source.label} is accelerate's own file, which is not rewritten",
-            why="--fix writes DeepSpeed configurations",
-            fix="mend it by the findings, or move its settings into a DeepSpeed file",
-        )
-    target = request.out_path or source.path
-    if target is None:
-        raise InputError(
-            f"{source.label} cannot be written back",
-            why="the configuration did not come from a file",
-            fix="say where with --out FILE",
-        )
-    if target.is_dir():
-        raise InputError(f"{str(target)!r} is a folder", why="the corrected file is written to it", fix="name a file")
-    if not target.parent.is_dir():
-        raise InputError(f"there is no folder {str(target.parent)!r}", why="--out names a file in it", fix="create it")
-    return Path(os.path.realpath(target)) if target.is_symlink() else target
-
-
-def _answer(result: LintResult, document: Document, *, source: _Source, context: ConfigContext) -> CheckResult:
+def _answer(result: LintResult, document: Document, *, source: CheckedSource, context: ConfigContext) -> CheckResult:
     batch = result.batch
     return CheckResult(
         label=source.label,
@@ -259,11 +156,11 @@ def _answer(result: LintResult, document: Document, *, source: _Source, context:
     )
 
 
-def _shown(findings: Iterable[Finding], document: Document, source: _Source) -> tuple[CheckedFinding, ...]:
+def _shown(findings: Iterable[Finding], document: Document, source: CheckedSource) -> tuple[CheckedFinding, ...]:
     return tuple(_checked(finding, document, source) for finding in findings)
 
 
-def _checked(finding: Finding, document: Document, source: _Source) -> CheckedFinding:
+def _checked(finding: Finding, document: Document, source: CheckedSource) -> CheckedFinding:
     """A finding about accelerate's file has its line there."""
     file, line, text = source.label, finding.line, document.line_text(finding.line)
     beside = source.accelerate

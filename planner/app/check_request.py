@@ -66,7 +66,7 @@ class CheckResult:
     `data_parallel_size`: the ranks it counts, 0 unknown.
 
     `mended`: codes and keys of what was corrected; `written`: the corrected file, None when none was asked for or
-    nothing was to be corrected.
+    nothing was to be corrected. `plan`: the plan.yaml beside the file that told ranks, splits and release.
     """
 
     label: str
@@ -80,3 +80,4 @@ class CheckResult:
     mended: tuple[CheckedFinding, ...] = ()
     written: Path | None = None
     lost_comments: bool = False
+    plan: Path | None = None

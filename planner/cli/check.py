@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -74,31 +74,20 @@ def check(
     with run_verb(context, as_json=as_json, quiet=quiet) as session:
         if out is not None and not fix:
             raise InputError("--out has no effect without --fix", why="only --fix writes a file", fix="add --fix")
-        request = CheckRequest(
-            config=config,
-            world_size=world_size or 0,
-            tensor_parallel_size=tensor_parallel_size,
-            pipeline_parallel_size=pipeline_parallel_size,
-            sequence_parallel_size=sequence_parallel_size,
-            consumer=consumer,
-            deepspeed_version=deepspeed_version,
-            trainer_args=trainer_args,
-            accelerate_config=accelerate_config,
-            client_optimizer=client_optimizer,
-            model=model,
-            gpu=gpu,
-            gpu_memory_gib=gpu_memory_gib,
-            native_moe=native_moe,
-            write=fix,
-            out_path=out,
-            stdin=sys.stdin.buffer.read(_MOST_STDIN_BYTES) if config == "-" else b"",
-        )
-        result = session.use_cases.check_config(request)
+        result = session.use_cases.check_config(_request(context.params))
         session.print_json(check_document(result))
         session.print(*_view(result))
         session.print_essential(_verdict(result))
         if not result.ok:
             raise typer.Exit(InputError.exit_code)
+
+
+def _request(flags: Mapping[str, Any]) -> CheckRequest:
+    """The flags as they were parsed, under the names that a request gives them."""
+    renamed = {"fix": "write", "out": "out_path"}
+    given = {renamed.get(name, name): value for name, value in flags.items() if name not in ("as_json", "quiet")}
+    stdin = sys.stdin.buffer.read(_MOST_STDIN_BYTES) if given["config"] == "-" else b""
+    return CheckRequest(**{**given, "world_size": given["world_size"] or 0, "stdin": stdin})
 
 
 def check_document(result: CheckResult) -> dict[str, Any]:
@@ -111,6 +100,7 @@ def check_document(result: CheckResult) -> dict[str, Any]:
         "deepspeed_versions": list(result.releases),
         "batch": dict(result.batch) or None,
         "data_parallel_size": result.data_parallel_size or None,
+        "plan": str(result.plan) if result.plan is not None else None,
     }
     if result.mended or result.written is not None:
         document["fixed"] = [_finding(finding) for finding in result.mended]
@@ -146,6 +136,8 @@ def _view(result: CheckResult) -> Iterator[Text]:
         yield Text("left to others or to defaults:", style="dim")
     for note in result.notes:
         yield Text(f"  {note.key}: {one_line(note.message)}", style="dim")
+    if result.plan is not None:
+        yield Text(f"ranks, splits and release as {result.plan} says", style="dim")
     ranks = plural(result.data_parallel_size, "data-parallel rank")
     if result.batch:
         train, micro, accumulation = (value for _name, value in result.batch)

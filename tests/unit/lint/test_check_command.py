@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 from planner.cli import main
+from planner.rundir import RunDir
+from planner.spec import Plan
+from tests.unit.report.samples import quickstart_report
 
 GOOD = {"train_batch_size": 8, "gradient_clipping": 1.0, "zero_optimization": {"stage": 3}}
 BAD = {**GOOD, "zero_optimization": {"stage": 3, "overlap_com": True}}
@@ -190,3 +193,36 @@ def test_page_of_the_rules_is_current() -> None:
     from tests.tools.write_rules_page import PAGE
 
     assert PAGE.read_text(encoding="utf-8") == render_page(), "run python -m tests.tools.write_rules_page"
+
+
+def _plan_folder(folder: Path, plan: Plan, config: dict[str, Any]) -> Path:
+    run_dir = RunDir.create(folder / "p", plan.job_hash)
+    run_dir.write_plan(plan)
+    (run_dir.path / "ds_config.json").write_text(json.dumps(config))
+    return run_dir.path / "ds_config.json"
+
+
+def test_plans_own_file_is_read_with_the_plans_ranks_and_splits(check: Check, tmp_path: Path) -> None:
+    plan = quickstart_report().plan
+    layout, batch = plan.candidate.layout, plan.candidate.batch
+    config = {"train_batch_size": batch.global_batch_size, "gradient_clipping": 1.0}
+    path = _plan_folder(tmp_path, plan, config)
+    code, out, _err = check.run(str(path), "--json")
+    document = json.loads(out)
+    assert code == 0
+    assert document["plan"] == str(path.with_name("plan.yaml"))
+    assert document["data_parallel_size"] == layout.data_parallel_size
+    assert document["batch"]["train_batch_size"] == batch.global_batch_size
+    assert "plan.yaml says" in check.run(str(path))[1]
+
+
+def test_flags_go_before_the_plan(check: Check, tmp_path: Path) -> None:
+    path = _plan_folder(tmp_path, quickstart_report().plan, GOOD)
+    document = json.loads(check.run(str(path), "--json", "--world-size", "8")[1])
+    assert (document["plan"], document["data_parallel_size"]) == (None, 8)
+
+
+@pytest.mark.parametrize("plan", ["", "{", "name: somebody else's", "\xff", "[" * 3000])
+def test_plan_of_somebody_else_says_nothing(check: Check, plan: str) -> None:
+    (check.folder / "plan.yaml").write_bytes(plan.encode("latin-1"))
+    assert json.loads(check(GOOD, "--json")[1])["plan"] is None
