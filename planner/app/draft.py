@@ -19,7 +19,7 @@ from planner.report import CandidateRow
 from planner.report.units import format_bytes
 from planner.search import Priors, SearchProblem, preview_search, utilities, world_sizes
 from planner.space import Space, enumerate_candidates, explain_empty
-from planner.spec import Candidate, Estimate, JobSpec, TrialMode, TrialRecord
+from planner.spec import Candidate, Estimate, JobSpec, OffloadDevice, OptimizerName, TrialMode, TrialRecord
 from planner.spec._record import record
 from planner.spec.columns import BoolColumn, CandidateColumns, IntColumn, candidate_at, columns_of
 
@@ -27,6 +27,9 @@ _NO_CALIBRATION = Calibration()
 NUM_SHOWN = 5  # candidates shown of a kind: those tried first, the best untried, the screened
 NODE_FACTORS = (2, 4, 8, 16, 32, 64)  # larger clusters that are looked at when nothing fits
 VALIDATION_S = 60.0  # at most, on two cores: importing, and a few small ranks
+
+
+OFFLOAD_NOTE = "nothing fits into device memory alone, so offloading to host memory is searched too"
 
 
 @record
@@ -46,6 +49,7 @@ class Draft:
     calibration: Calibration = _NO_CALIBRATION
     uneven: tuple[UnevenRow, ...] = ()
     num_candidates: int = 0
+    note: str = ""  # what a user should know of how the candidates came about
 
     @property
     def columns(self) -> CandidateColumns:
@@ -86,7 +90,7 @@ def draft_plan(job: JobSpec, *, calibration: Calibration = _NO_CALIBRATION) -> D
         num_candidates=len(space.columns),
     )
     if screened.all():
-        raise _nothing_fits(draft)
+        return _with_host_memory(draft)
     return draft
 
 
@@ -127,6 +131,32 @@ def _columns_of_rows(estimates: tuple[Estimate, ...], *, even: EstimateColumns) 
         fits=np.array([one.fits for one in estimates], dtype=np.bool_),
         usable_bytes=max(one.usable_bytes for one in memory),
         host_usable_bytes=max(one.host_usable_bytes for one in memory),
+    )
+
+
+def _with_host_memory(draft: Draft) -> Draft:
+    """The same job with its states offloaded to host memory, where nothing fits otherwise and the job does not say what
+    may be offloaded. Raises NoFeasiblePlan when that does not fit either."""
+    job = draft.job
+    unsaid = job.ranges.offload_optimizer is None and job.ranges.offload_param is None
+    if not unsaid or job.training.optimizer.name not in (OptimizerName.ADAMW, OptimizerName.LION):
+        raise _nothing_fits(draft)
+    devices = (OffloadDevice.NONE, OffloadDevice.CPU)
+    ranges = replace(job.ranges, offload_optimizer=devices, offload_param=devices)
+    space = enumerate_candidates(replace(job, ranges=ranges))
+    estimates = estimate_space(job, space.columns, calibration=draft.calibration)
+    screened = screened_out(estimates)
+    if screened.all():
+        raise _nothing_fits(draft)
+    order = best_first(job, space.columns, estimates, screened=screened)
+    return replace(
+        draft,
+        space=space,
+        estimates=estimates,
+        screened=screened,
+        order=order,
+        num_candidates=len(space.columns),
+        note=OFFLOAD_NOTE,
     )
 
 

@@ -20,6 +20,7 @@ from planner.app.fallbacks import plan_fallbacks
 from planner.app.pin import Pinned, find_pinned
 from planner.app.pin_trial import TriedPin, try_pinned
 from planner.app.progress import Progress, SearchOutline
+from planner.app.refinement import in_two_looks, second_look
 from planner.app.requests import PlanRequest, PlanResult
 from planner.app.selection import Selection, choices_by_model, choices_by_trials
 from planner.app.trials import TrialEvaluator, open_pool
@@ -39,6 +40,7 @@ from planner.search import (
     shared_trials,
     study_place,
 )
+from planner.space import local_axes
 from planner.spec import JobSpec, TrialMode, TrialPolicy, TrialRecord, ValidationStep
 from planner.spec._record import record
 from planner.trial import Machine, WarmPool
@@ -105,6 +107,8 @@ def prepare(
         )
     console.stage("enumerate and price the candidates")
     draft = draft_plan(job, calibration=earlier.calibration)
+    if draft.note:
+        console.note(draft.note)
     refuse_unlaunchable(draft)
     refuse_hopeless(draft, by_model=ability.mode is TrialMode.NONE)
     seed = job.training.seed if request.seed is None else request.seed
@@ -243,7 +247,7 @@ def _search(run_dir: RunDir, planning: Planning, *, done: tuple[TrialRecord, ...
             pool.wait_ready()  # so that the first trial's time is its own
         evaluator = _evaluator(planning, pool=pool, run_dir=run_dir)
         ports = SearchPorts(evaluator=evaluator, place=place, on_trial=keep)
-        result = run_search(replace(planning.problem, worker=place.worker), ports=ports, done=done)
+        result = _look_twice(run_dir, planning, ports=ports, done=done)
         if planning.pinned is None:
             return TriedPin(result=result)
         tried = try_pinned(
@@ -253,6 +257,22 @@ def _search(run_dir: RunDir, planning: Planning, *, done: tuple[TrialRecord, ...
             console.note(f"your layout ({planning.pinned.pin.text}) is trial {tried.trial.number}")
             console.trial_ended(tried.trial, best=result.choice.winner if result.choice is not None else None)
         return tried
+
+
+def _look_twice(
+    run_dir: RunDir, planning: Planning, *, ports: SearchPorts, done: tuple[TrialRecord, ...]
+) -> SearchResult:
+    """Search the layouts, then the local axes around the best of them (see `refinement`)."""
+    draft, whole = planning.draft, replace(planning.problem, worker=ports.place.worker)
+    axes = local_axes(planning.job, compiles=planning.ability.gpu is None)
+    looks = in_two_looks(whole, draft, axes)
+    result = run_search(looks.first, ports=ports, done=done)
+    second = second_look(looks, result, whole=whole, draft=draft)
+    if second is None:
+        return result
+    varied = ", ".join(axis.name for axis in looks.axes)
+    planning.console.note(f"{result.stopped_because}; now {varied} around the best layouts")
+    return run_search(second, ports=ports, done=run_dir.read_trials())
 
 
 def _evaluator(planning: Planning, *, pool: WarmPool, run_dir: RunDir) -> Evaluator:

@@ -18,6 +18,8 @@ from planner.spec.columns import FloatColumn
 # H200). A constant and not the measured duration, so that the order of trials does not depend on the mood of a clock.
 TRIAL_OVERHEAD_S = 7.0
 
+COMPILE_S = 30.0  # of a trial that compiles, with what earlier ones left in the cache
+
 GAIN_CHANCE = 0.05  # stop when a real gain is less likely than this
 MIN_TRIALS_BEFORE_END = 4  # measured ones: fewer say too little about how wrong the analytic model is
 _MIN_GAIN_FRACTION = 0.005  # a smaller gain is none, however exact the measurement
@@ -67,6 +69,7 @@ def acquisition(guide: Guide, belief: Belief, incumbent: Incumbent | None) -> Fl
     gain = gaussian.expected_excess(belief.mean, belief.deviation, best)
     steps = guide.problem.policy.steps + 1  # the warm-up step takes time too
     seconds = TRIAL_OVERHEAD_S + steps * guide.problem.priors.step_time_s[belief.rows]
+    seconds = seconds + COMPILE_S * guide.compiles[belief.rows]
     return gain * belief.eligible / seconds
 
 

@@ -24,6 +24,7 @@ from planner.search.scoring import utilities, world_sizes
 from planner.search.similarity import Features, features_of, similarities
 from planner.spec._record import record
 from planner.spec.columns import BoolColumn, FloatColumn, IntColumn
+from planner.spec.tuning import TorchCompile, has_setting
 
 Matrix: TypeAlias = NDArray[np.float64]
 
@@ -73,6 +74,7 @@ class Guide:
         self.problem = problem
         self._features: Features = features_of(problem.columns, num_layers=problem.num_layers)
         self._worlds = world_sizes(problem.columns)
+        self.compiles: BoolColumn = ~has_setting(problem.columns.tuning, "torch_compile", TorchCompile.NONE)
         self._log_prior = np.log(problem.priors.tokens_per_s)
         self._tilt = self._log_prior - float(np.max(self._log_prior))
         interval = np.log(problem.priors.high_bytes / problem.priors.low_bytes) / _INTERVAL_DEVIATIONS

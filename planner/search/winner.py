@@ -86,7 +86,7 @@ def _are_tied(best: _Entry, other: _Entry) -> bool:
     return best.utility - other.utility <= min(noise, MAX_TIE_FRACTION)
 
 
-def simplicity(candidate: Candidate) -> tuple[int, int, int, int, int, str]:
+def simplicity(candidate: Candidate) -> tuple[int, int, int, int, int, int, str]:
     """A sort key, simplest first; no two candidates share one."""
     checkpointing = candidate.activation_checkpointing
     return (
@@ -95,5 +95,6 @@ def simplicity(candidate: Candidate) -> tuple[int, int, int, int, int, str]:
         candidate.zero_stage,
         _CHECKPOINTING_ORDER.index(checkpointing.kind),
         checkpointing.num_layers,
+        len(candidate.tuning.changes),
         candidate.key,
     )

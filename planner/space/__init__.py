@@ -17,21 +17,27 @@ from planner.space.axes import (
 from planner.space.enumeration import Rejection, Space, enumerate_candidates
 from planner.space.explanation import NamedLayout, explain_empty, nearest_miss, refusals_of
 from planner.space.fallbacks import less_memory
+from planner.space.refinement import LocalAxis, combine, distinct, joined_rows, local_axes
 
 __all__ = [
     "CHECKPOINTED_SHARES",
     "MICRO_BATCH_LIMIT",
     "AxisValues",
     "LeftOutAxis",
+    "LocalAxis",
     "NamedLayout",
     "Rejection",
     "Space",
     "World",
     "axis_values",
     "checkpointing_codes",
+    "combine",
+    "distinct",
     "enumerate_candidates",
     "explain_empty",
+    "joined_rows",
     "less_memory",
+    "local_axes",
     "nearest_miss",
     "refusals_of",
     "rule_context",
