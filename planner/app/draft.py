@@ -17,6 +17,7 @@ from planner.cost import REFERENCE_TRAINER, Calibration, EstimateColumns, estima
 from planner.errors import NoFeasiblePlan
 from planner.report import CandidateRow
 from planner.report.units import format_bytes
+from planner.report.wording import short_candidate
 from planner.search import Priors, SearchProblem, preview_search, utilities, world_sizes
 from planner.space import Space, enumerate_candidates, explain_empty
 from planner.spec import Candidate, Estimate, JobSpec, OffloadDevice, OptimizerName, TrialMode, TrialRecord
@@ -236,6 +237,7 @@ def outline_search(
 def _outlined(row: CandidateRow) -> OutlinedCandidate:
     return OutlinedCandidate(
         key=row.key,
+        name=short_candidate(row.candidate),
         tokens_per_s=row.estimate.tokens_per_s,
         high_bytes=row.estimate.memory.high_bytes,
         kind=row.estimate.kind,
@@ -277,7 +279,7 @@ def _nothing_fits(draft: Draft) -> NoFeasiblePlan:
     memory = nearest.estimate.memory
     return NoFeasiblePlan(
         f"none of the {len(draft.columns)} legal candidates fits into memory",
-        why=f"the nearest, {nearest.key}, needs at least {format_bytes(memory.low_bytes)} a device of "
+        why=f"the nearest, {short_candidate(nearest.candidate)}, needs at least {format_bytes(memory.low_bytes)} a device of "
         f"{format_bytes(memory.usable_bytes)} usable, and up to {format_bytes(memory.host_bytes)} of "
         f"{format_bytes(memory.host_usable_bytes)} host memory a node (computed)",
         fix=what_would_fit(draft.job),

@@ -17,7 +17,7 @@ from planner.report import CandidateRow, PinnedLayout, RejectionRow
 from planner.space import NamedLayout, enumerate_candidates, refusals_of
 from planner.spec import Candidate, JobSpec, TrialRecord
 from planner.spec._record import record
-from planner.spec.columns import BoolColumn, CandidateColumns, candidate_at, columns_of
+from planner.spec.columns import BoolColumn, CandidateColumns, candidate_at, find_row
 
 _RANGES = (
     "zero_stage",
@@ -78,12 +78,7 @@ def pinned_job(job: JobSpec, pin: Pin) -> JobSpec:
 
 def holds(columns: CandidateColumns, candidate: Candidate) -> bool:
     """Whether the candidate is one of the rows."""
-    wanted = columns_of((candidate,), gpus_per_node=1)
-    same: BoolColumn = np.ones(len(columns), dtype=np.bool_)
-    for name in columns.__dataclass_fields__:
-        if name != "nodes":  # follows from the world size
-            same &= getattr(columns, name) == getattr(wanted, name)[0]
-    return bool(same.any())
+    return find_row(columns, candidate) is not None
 
 
 def _with_values(columns: CandidateColumns, pin: Pin) -> BoolColumn:

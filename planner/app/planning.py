@@ -29,6 +29,7 @@ from planner.app.write import PlanParts, refuse_unlaunchable, write_plan_folder
 from planner.cost import Calibration
 from planner.errors import InputError, NotExpressible, TrialsUnavailable
 from planner.jobfile import dump_job, parse_pin
+from planner.report.wording import short_candidate
 from planner.rundir import RunDir, names
 from planner.search import (
     Evaluator,
@@ -294,14 +295,14 @@ def _choose(
         refuse_missed(planning.job, selection)
         if not planning.request.validate:
             return selection, ()
-        key = selection.candidate.key
-        console.stage(f"validate {key}")
+        name = short_candidate(selection.candidate)
+        console.stage(f"validate {name}")
         log_path = run_dir.file(f"{names.LOGS_DIR}/validation.log")
         validation = validate_selection(selection, job=planning.job, machine=planning.machine, log_path=log_path)
         failed = next((step for step in validation if not step.passed), None)
         if failed is None:
             return selection, validation
-        problems.append(f"{key} did not pass validation ({failed.name}: {failed.detail})")
+        problems.append(f"{name} did not pass validation ({failed.name}: {failed.detail})")
         console.note(problems[-1])
     raise NotExpressible(
         f"none of the {len(problems)} best candidates passed validation",

@@ -18,6 +18,7 @@ class OutlinedCandidate:
     """One of the first candidates a search would try, with what the analytic model says of it."""
 
     key: str
+    name: str  # as people read it
     tokens_per_s: float
     high_bytes: int
     kind: Provenance = Provenance.COMPUTED

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from planner.app.draft import draft_plan
 from planner.app.jobs import read_planned_job
+from planner.app.report_input import report_input
 from planner.app.selection import Selection, calibrate
-from planner.app.write import report_input
+from planner.emit import FILES, EmittedFile
 from planner.report import ReportInput
-from planner.rundir import RunDir
+from planner.rundir import RunDir, is_there
 
 
 def load_report(plan_dir: Path) -> ReportInput:
@@ -26,4 +27,9 @@ def load_report(plan_dir: Path) -> ReportInput:
         trials=trials,
         calibration=calibrate(draft, trials),
     )
-    return report_input(plan, selection, draft=draft, plan_dir=run_dir.path)
+    return report_input(plan, selection, draft=draft, run_dir=run_dir, files=emitted_files(run_dir))
+
+
+def emitted_files(run_dir: RunDir) -> tuple[EmittedFile, ...]:
+    """The emitted files as they are in the folder; one that was removed is left out."""
+    return tuple(EmittedFile(path=path, text=run_dir.read_text(path)) for path in FILES if is_there(run_dir.file(path)))

@@ -11,7 +11,7 @@ from planner.cost import Calibration, fit_calibration
 from planner.errors import NoFeasiblePlan, PlannerError, TrialsUnavailable
 from planner.report import CandidateRow
 from planner.report.units import format_bytes
-from planner.report.wording import outcome_sentence, outcome_word
+from planner.report.wording import outcome_sentence, outcome_word, short_candidate
 from planner.search import Choice, SearchResult, choose_winner, memory_bytes
 from planner.spec import (
     Candidate,
@@ -159,7 +159,7 @@ def _none_fits_safely(draft: Draft) -> NoFeasiblePlan:
     headroom = draft.job.memory_headroom_fraction
     return NoFeasiblePlan(
         f"none of the {len(draft.columns)} legal candidates is sure to fit into memory",
-        why=f"the nearest, {nearest.key}, may need up to {format_bytes(memory.high_bytes)} (computed) of "
+        why=f"the nearest, {short_candidate(nearest.candidate)}, may need up to {format_bytes(memory.high_bytes)} (computed) of "
         f"{format_bytes(memory.usable_bytes)} usable with {headroom:.0%} to be kept free",
         fix=f"try it with --trials real on the target, or lower memory_headroom; or {what_would_fit(draft.job)}",
         tally=(("too-large-for-memory", len(draft.columns)),),

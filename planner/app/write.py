@@ -5,7 +5,6 @@ Owns what goes into which file. `plan.yaml` is written last: a folder that has o
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,34 +12,24 @@ from pathlib import Path
 import numpy as np
 
 from planner import __version__
-from planner.app.draft import NUM_SHOWN, Draft, estimate_candidates
+from planner.app.draft import Draft, estimate_candidates
 from planner.app.fallbacks import fallback_files
-from planner.app.forecast import forecast_of
-from planner.app.outlook import outlook_of
-from planner.app.pin import Pinned, find_pinned, pinned_layout
+from planner.app.pin import Pinned
+from planner.app.report_input import report_input
 from planner.app.selection import NO_TRIAL, Selection
 from planner.app.trials import deepspeed_version
 from planner.app.write_run import run_promise
 from planner.emit import (
     EmittedFile,
     LaunchPaths,
-    explain_ds_config,
-    render_ds_config,
     render_ds_config_text,
     render_launch,
     render_task_text,
     stage_groups,
 )
-from planner.jobfile import job_hash, parse_pin
+from planner.jobfile import job_hash
 from planner.redaction import hide_url_passwords
-from planner.report import (
-    CandidateRow,
-    ExplainedLine,
-    RejectionRow,
-    ReportInput,
-    render_report_html,
-    render_report_markdown,
-)
+from planner.report import ReportInput, render_report_html, render_report_markdown
 from planner.rundir import RunDir, names
 from planner.spec import (
     PLAN_FORMAT,
@@ -76,14 +65,17 @@ def write_plan_folder(run_dir: RunDir, parts: PlanParts) -> tuple[Plan, ReportIn
     moment it stands beside files that are not its own."""
     job, candidate = parts.job, parts.selection.candidate
     plan = _plan(parts)
-    report = report_input(plan, parts.selection, draft=parts.draft, plan_dir=run_dir.path)
     version = deepspeed_version(parts.machine)
     promise = run_promise(plan.promise, plan.estimate)
-    files = (
+    emitted = (
         EmittedFile(path=names.DS_CONFIG, text=render_ds_config_text(candidate, job=job, deepspeed_version=version)),
         EmittedFile(path=names.TASK, text=render_task_text(candidate, job=job, promise=promise)),
         *fallback_files(parts.fallbacks, job=job, machine=parts.machine),
         *launch_files(job, candidate, script=names.LAUNCH),
+    )
+    report = report_input(plan, parts.selection, draft=parts.draft, run_dir=run_dir, files=emitted)
+    files = (
+        *emitted,
         EmittedFile(path=names.REPORT_MARKDOWN, text=render_report_markdown(report)),
         EmittedFile(path=names.REPORT_HTML, text=render_report_html(report)),
     )
@@ -173,60 +165,3 @@ def _nodes(job: JobSpec) -> str:
     """How many nodes the job may take: one number, or from where to where."""
     counts = job.node_counts
     return f"{counts[0]} to {counts[-1]} ({len(counts)} sizes)" if counts else str(job.cluster.nodes)
-
-
-def report_input(plan: Plan, selection: Selection, *, draft: Draft, plan_dir: Path) -> ReportInput:
-    """What the report is made from."""
-    job = draft.job
-    pinned = find_pinned(draft, parse_pin(plan.pin)) if plan.pin else None
-    tried_keys = {trial.key for trial in selection.trials}
-    tried = _rows(job, selection, tuple({trial.key: trial.candidate for trial in selection.trials}.values()))
-    open_rows = (draft.row(int(row)) for row in draft.order[: len(tried_keys) + NUM_SHOWN + 1])
-    others = [row for row in open_rows if row.key not in tried_keys and row.key != plan.key]
-    screened = [draft.row(int(row)) for row in draft.order[::-1][:NUM_SHOWN] if draft.screened[row]]
-    return ReportInput(
-        plan=plan,
-        job=job,
-        plan_dir=str(plan_dir),
-        launch_script=str(plan_dir / names.LAUNCH),
-        trials=selection.trials,
-        tried=tried,
-        untried=_rows(job, selection, tuple(row.candidate for row in others[:NUM_SHOWN])),
-        screened=tuple(screened),
-        rejections=tuple(
-            RejectionRow(rule=rejection.rule, count=rejection.count, sentence=rejection.sentence)
-            for rejection in draft.space.rejections
-        ),
-        config_lines=config_lines(plan.candidate, job=job, deepspeed_version=dict(plan.versions).get("deepspeed", "")),
-        outlook=outlook_of(draft),
-        forecast=forecast_of(
-            job, plan.candidate, step_time_s=plan.promise.step_time_s, kind=plan.promise.step_time_kind
-        ),
-        pinned=pinned_layout(draft, pinned, trials=selection.trials, calibration=selection.calibration)
-        if pinned is not None
-        else None,
-    )
-
-
-def _rows(job: JobSpec, selection: Selection, candidates: tuple[Candidate, ...]) -> tuple[CandidateRow, ...]:
-    estimates = estimate_candidates(job, candidates, calibration=selection.calibration) if candidates else ()
-    return tuple(
-        CandidateRow(key=candidate.key, candidate=candidate, estimate=estimate)
-        for candidate, estimate in zip(candidates, estimates)
-    )
-
-
-def config_lines(candidate: Candidate, *, job: JobSpec, deepspeed_version: str) -> tuple[ExplainedLine, ...]:
-    """Every setting of the emitted config with its reason."""
-    config = render_ds_config(candidate, job=job, deepspeed_version=deepspeed_version)
-    return tuple(
-        ExplainedLine(key=key, value=json.dumps(_value_at(config, key)), why=why)
-        for key, why in explain_ds_config(config)
-    )
-
-
-def _value_at(config: dict[str, object], dotted: str) -> object:
-    value: object = config
-    for part in dotted.split("."):
-        value = value[part] if isinstance(value, dict) else None
-    return value

@@ -7,7 +7,23 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from planner.cli.tables import add_cells
-from planner.report.document import Bar, Bars, Block, Command, Document, Paragraph, Section, Table
+from planner.report.document import (
+    Bar,
+    Bars,
+    Block,
+    Command,
+    Document,
+    History,
+    Listing,
+    Log,
+    Paragraph,
+    Scatter,
+    Schedule,
+    Section,
+    Table,
+)
+from planner.report.markdown import LOG_LINES
+from planner.report.text_plots import history_lines, listing_lines, scatter_lines, schedule_lines
 from planner.report.units import one_line
 
 _BAR_WIDTH = 48
@@ -50,6 +66,21 @@ def _block(block: Block) -> list[RenderableType]:
             return _bars(block)
         case Command():
             return [Text.assemble("  ", (one_line(block.command), "bold cyan"), ("  " + block.does, "dim"))]
+        case Scatter():
+            return _lines(scatter_lines(block))
+        case History():
+            return _lines(history_lines(block))
+        case Schedule():
+            return _lines(schedule_lines(block))
+        case Listing():
+            return [Text(one_line(f"{block.path}: {block.does}"), style="bold"), *_lines(listing_lines(block))]
+        case Log():
+            last = block.text.splitlines()[-LOG_LINES:]
+            return [Text(one_line(block.title), style="bold"), *_lines(tuple(one_line(line) for line in last))]
+
+
+def _lines(lines: tuple[str, ...]) -> list[RenderableType]:
+    return [Text(line, no_wrap=True, overflow="crop") for line in lines]
 
 
 def _table(table: Table) -> RichTable:

@@ -18,7 +18,7 @@ from planner.cost.profile import (
     profile_for,
 )
 from planner.cost.screening import SCREEN_MARGIN_FRACTION, screened_out
-from planner.cost.stages import StageProfile, stage_profiles
+from planner.cost.stages import stage_profiles
 
 screen_margin_fraction = SCREEN_MARGIN_FRACTION
 
@@ -34,7 +34,6 @@ __all__ = [
     "EstimateColumns",
     "Failures",
     "RuntimeProfile",
-    "StageProfile",
     "Target",
     "corrected_time_s",
     "estimate_columns",

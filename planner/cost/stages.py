@@ -18,30 +18,14 @@ from planner.cost.parameters import FIRST, LATER_STAGES, StageShape, stage_shape
 from planner.cost.peak import MOMENTS, Peak, stage_moments
 from planner.cost.profile import DEEPSPEED, RuntimeProfile
 from planner.cost.steptime import stage_time
-from planner.spec._record import record
 from planner.spec.candidate import Candidate
 from planner.spec.columns import columns_of
-from planner.spec.estimate import MemoryBreakdown
+from planner.spec.estimate import MemoryBreakdown, StageProfile
 from planner.spec.hardware import ClusterSpec
 from planner.spec.job import TrainingSpec
 from planner.spec.model import ModelSpec
 
 _NO_CALIBRATION = Calibration()
-
-
-@record
-class StageProfile:
-    """One pipeline stage of a candidate. Seconds are of one micro-batch, collectives between tensor-parallel ranks and
-    recomputation (in `backward_s`) included. `moments`: (name, what lives then); `peak` is the largest of them. The
-    slack of a moment is 0: cached blocks count at the peak."""
-
-    index: int
-    layers: int
-    in_flight: float
-    forward_s: float
-    backward_s: float
-    peak: MemoryBreakdown
-    moments: tuple[tuple[str, MemoryBreakdown], ...]
 
 
 def stage_profiles(

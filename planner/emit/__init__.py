@@ -5,6 +5,7 @@
 
 from planner.emit.ds_config import bucket_elements, render_ds_config, render_ds_config_text
 from planner.emit.explain import explain_ds_config
+from planner.emit.explain_files import FILES, explain_lines
 from planner.emit.files import EmittedFile, LaunchPaths
 from planner.emit.launch import node_order_refusal, render_launch
 from planner.emit.reduced import reduced_differences, reduced_task
@@ -12,11 +13,13 @@ from planner.emit.task import NOT_EMITTED, render_task, render_task_text
 from planner.emit.topology import node_shape, stage_groups
 
 __all__ = [
+    "FILES",
     "NOT_EMITTED",
     "EmittedFile",
     "LaunchPaths",
     "bucket_elements",
     "explain_ds_config",
+    "explain_lines",
     "node_order_refusal",
     "node_shape",
     "reduced_differences",

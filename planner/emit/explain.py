@@ -83,6 +83,10 @@ def _why_accumulation(config: dict[str, Any]) -> str:
     if config["data_types"]["grad_accum_dtype"] != weights:
         kept = "on every rank whole, 4 bytes a parameter" if stage == 1 else "sharded, 4 bytes a parameter of the shard"
         return f"the job lists it: sums of many micro-batches lose no digits; at stage {stage} they are kept {kept}"
+    if weights == "fp32":
+        return "the type of the weights"
+    if stage == 1 and weights == "fp16":
+        stage = 2  # as there: no other optimizer is selected
     reasons = {
         0: "any other type is refused without ZeRO",
         1: "fp32 would select an optimizer that keeps unsharded fp32 gradients",

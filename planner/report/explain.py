@@ -16,9 +16,9 @@ from planner.report.units import (
 )
 from planner.report.wording import (
     OBJECTIVE_SUPERLATIVES,
-    describe_candidate,
     describe_differences,
     largest_saving,
+    short_candidate,
 )
 from planner.spec.candidate import Candidate
 from planner.spec.estimate import Estimate
@@ -46,13 +46,17 @@ def explain_cautions(report: ReportInput) -> tuple[str, ...]:
     if not explain_forecast(report.forecast):
         said.append(
             f"All {format_count(training.steps)} steps of the job take about {format_seconds(whole_s)} "
-            f"({format_count(round(gpus * whole_s / 3600))} device hours)."
+            f"({_device_hours(gpus * whole_s / 3600)})."
         )
     if not training.data.path:
         said.append("The job names no data (training.data): the run trains on synthetic tokens.")
     if not training.checkpoint_dir:
         said.append("The job names no checkpoint folder (training.checkpoint): nothing of the run is saved.")
     return tuple(said)
+
+
+def _device_hours(hours: float) -> str:
+    return plural(round(hours), "device hour") if hours >= 0.5 else "less than a device hour"
 
 
 def explain_winner(report: ReportInput) -> str:
@@ -68,7 +72,7 @@ def explain_winner(report: ReportInput) -> str:
     else:
         cannot_fit = f", {format_count(search.num_screened)} of which cannot fit" if search.num_screened else ""
         among = f"{superlative} by the model of {legal}{cannot_fit}; none was tried"
-    return f"{describe_candidate(plan.candidate)}: {speed} ({promise.step_time_kind}), {among}."
+    return f"{short_candidate(plan.candidate)}: {speed} ({promise.step_time_kind}), {among}."
 
 
 def explain_lead(report: ReportInput) -> str:
@@ -77,7 +81,7 @@ def explain_lead(report: ReportInput) -> str:
     if runner_up is None:
         return "There is no runner-up: nothing else was found to fit."
     other = find_candidate(report, runner_up.key)
-    named = describe_candidate(other) if other is not None else runner_up.key
+    named = short_candidate(other) if other is not None else runner_up.key
     speed = f"{format_tokens_per_s(runner_up.tokens_per_s)}, {runner_up.kind}"
     sentence = f"{_lead(report, runner_up)} ({named}; {speed})"
     if other is not None:

@@ -1,168 +1,116 @@
-"""A report document as one self-contained HTML file: no network, no script, every value escaped.
+"""A report document as one HTML file that opens offline: no network, no script made from data, every value escaped.
 
-Elements are built by `_element`, which escapes whatever is not already `_Markup`; nothing else makes markup, so text
-from a model's name, a log or a config cannot become part of the page. A content security policy in the file says the
-same to the browser.
+Markup is made by one Jinja template with autoescaping; data for the page's script travels as JSON in a block that is no
+script, with `<` escaped. The content security policy in the file lets only the page's own script run (by its hash), so
+that text from a model's name, a log or a config could not become one even if it got out of its place.
 """
 
 from __future__ import annotations
 
-from html import escape
+import base64
+import hashlib
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from planner.report.document import Bar, Bars, Block, Command, Document, Paragraph, Section, Segment, Table
-from planner.report.style import STYLE
+from planner.report.document import TRIED_STATES, Document, History, PointState, Scatter, Section
 from planner.report.units import printable
-from planner.spec._record import record
 
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
-@record
-class _Markup:
-    """Text that is HTML already."""
-
-    html: str
+_PAGE = Path(__file__).parent / "page"
 
 
 def render_html(document: Document) -> str:
     """The whole page as text."""
-    body = [_header(document), _navigation(document), *(_section(section) for section in document.sections)]
-    head = [
-        _void("meta", charset="utf-8"),
-        _void("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        _void("meta", name="color-scheme", content="light dark"),
-        _void("meta", http_equiv="Content-Security-Policy", content="default-src 'none'; style-src 'unsafe-inline'"),
-        _element("title", document.title),
-        _Markup(html=f"<style>{STYLE}</style>"),
-    ]
-    page = _element("html", _element("head", *head), _element("body", _element("main", *body)), lang="en")
-    return f"<!doctype html>\n{page.html}\n"
-
-
-def _element(tag: str, /, *children: _Markup | str, **attributes: str) -> _Markup:
-    inner = "".join(child.html if isinstance(child, _Markup) else escape(printable(child)) for child in children)
-    return _Markup(html=f"<{tag}{_attributes(attributes)}>{inner}</{tag}>")
-
-
-def _void(tag: str, **attributes: str) -> _Markup:
-    return _Markup(html=f"<{tag}{_attributes(attributes)}>")
-
-
-def _attributes(attributes: dict[str, str]) -> str:
-    """Underscores in names stand for hyphens; a trailing one keeps a name off Python's keywords."""
-    named = ((name.rstrip("_").replace("_", "-"), value) for name, value in attributes.items())
-    return "".join(f' {name}="{escape(printable(value))}"' for name, value in named)
-
-
-def _header(document: Document) -> _Markup:
-    facts = [
-        _element(
-            "div",
-            _element("dt", name),
-            _element("dd", value),
-            _element("dd", origin, class_="origin"),
+    script = (_PAGE / "report.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return (
+        _environment()
+        .get_template("report.html")
+        .render(
+            document=document,
+            anchors=_anchors(document.sections),
+            style=(_PAGE / "report.css").read_text(encoding="utf-8"),
+            script=script,
+            policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; "
+            "form-action 'none'",
         )
-        for name, value, origin in document.facts
-    ]
-    return _element(
-        "header",
-        _element("h1", document.title),
-        _element("p", document.subtitle, class_="subtitle"),
-        _element("dl", *facts, class_="facts"),
     )
 
 
-def _navigation(document: Document) -> _Markup:
-    links = [_element("a", section.title, href=f"#{_anchor(section)}") for section in document.sections]
-    return _element("nav", *links, aria_label="Sections")
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader  # Keep here: the command line starts without it
 
-
-def _section(section: Section) -> _Markup:
-    return _element(
-        "section", _element("h2", section.title), *(_block(block) for block in section.blocks), id=_anchor(section)
+    environment = Environment(
+        loader=FileSystemLoader(_PAGE),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=lambda value: printable(value) if isinstance(value, str) and not hasattr(value, "__html__") else value,
     )
-
-
-def _anchor(section: Section) -> str:
-    return "".join(c if c.isalnum() else "-" for c in section.title.lower())
-
-
-def _block(block: Block) -> _Markup:
-    match block:
-        case Paragraph():
-            return _element("p", block.text)
-        case Table():
-            return _table(block)
-        case Bars():
-            return _bars(block)
-        case Command():
-            return _element("div", _element("pre", _element("code", block.command)), _element("p", block.does))
-
-
-def _table(table: Table) -> _Markup:
-    classes = [_cell_class(numeric=column.numeric, code=column.code) for column in table.columns]
-    head = [_element("th", column.heading, scope="col", class_=name) for column, name in zip(table.columns, classes)]
-    rows = [
-        _element(
-            "tr",
-            *(_element("td", text, class_=name) for text, name in zip(row, classes)),
-            class_="chosen" if index == table.highlighted else "",
-        )
-        for index, row in enumerate(table.rows)
-    ]
-    width = "wide" if len(table.columns) > 5 else "narrow"  # wide ones scroll sideways instead of wrapping
-    inner = _element("table", _element("thead", _element("tr", *head)), _element("tbody", *rows), class_=width)
-    return _element("div", inner, class_="scroll", tabindex="0")
-
-
-def _cell_class(*, numeric: bool, code: bool) -> str:
-    return "number" if numeric else "code" if code else "words"
-
-
-def _bars(bars: Bars) -> _Markup:
-    markers = [
-        _element(
-            "div",
-            _element("span", marker.label),
-            class_="marker",
-            style=f"left:{_percent(marker.amount, bars.scale)}",
-        )
-        for marker in bars.markers
-    ]
-    rows = [_bar(bar, bars.scale) for bar in bars.bars]
-    if markers:
-        rows.append(_element("div", *markers, class_="markers"))
-    plot = _element("div", *rows, class_="plot limited" if markers else "plot")
-    return _element("figure", plot, *(_legend(bar) for bar in bars.legends), class_="bars")
-
-
-def _bar(bar: Bar, scale: float) -> _Markup:
-    parts = [
-        _element(
-            "span",
-            class_=f"tone{segment.tone}",
-            style=f"width:{_percent(segment.amount, scale)}",
-            title=_segment_words(segment),
-        )
-        for segment in bar.segments
-    ]
-    label = f"{bar.label}: {bar.text}; " + ", ".join(_segment_words(segment) for segment in bar.segments)
-    return _element(
-        "div",
-        _element("div", _element("b", bar.label), " ", bar.text, class_="bar-label"),
-        _element("div", *parts, class_="bar", role="img", aria_label=label),
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "ensure_ascii": False}
+    environment.filters.update(
+        kind=lambda block: type(block).__name__, percent=_percent, dots=_dots, plot_data=_plot_data, marks=_marks
     )
+    environment.filters["best_line"] = _best_line
+    return environment
 
 
-def _legend(bar: Bar) -> _Markup:
-    items = [
-        _element("li", _element("i", class_=f"tone{segment.tone}"), f"{segment.label} ", _element("b", segment.text))
-        for segment in bar.segments
-    ]
-    return _element("figcaption", _element("b", bar.label), _element("ul", *items))
+def _anchors(sections: tuple[Section, ...]) -> tuple[str, ...]:
+    return tuple("".join(c if c.isalnum() else "-" for c in section.title.lower()) for section in sections)
 
 
-def _segment_words(segment: Segment) -> str:
-    return f"{segment.label} {segment.text}"
+def _percent(share: float) -> str:
+    return f"{share * 100:.3f}%"
 
 
-def _percent(amount: float, scale: float) -> str:
-    return f"{amount / scale * 100:.3f}%"
+def _marks(plot: Scatter) -> list[Any]:
+    """The points that are buttons of their own: what was tried and the choice, which is drawn last."""
+    tried = [point for point in plot.points if point.state in TRIED_STATES]
+    return sorted(tried, key=lambda point: (point.state is PointState.CHOSEN, point.x))
+
+
+def _dots(plot: Scatter) -> list[tuple[str, int, str]]:
+    """(state, colour, path) of the candidates that only the model knows: one path draws all dots of one kind."""
+    paths: dict[tuple[str, int], list[str]] = {}
+    first = plot.filters[0].values if plot.filters else ()
+    for point in plot.points:
+        if point.state not in TRIED_STATES:
+            colour = first.index(point.choices[0]) if first else 0
+            place = f"M{point.x * 1000:.1f} {(1 - point.y) * 1000:.1f}h0"
+            paths.setdefault((point.state.value.replace(" ", "-"), colour), []).append(place)
+    return [(state, colour, "".join(path)) for (state, colour), path in sorted(paths.items())]
+
+
+def _plot_data(plot: Scatter) -> dict[str, Any]:
+    """What the page's script needs of a plot, for its filters and its tooltip."""
+    return {
+        "points": [
+            [
+                round(point.x, 4),
+                round(point.y, 4),
+                point.state.value.replace(" ", "-"),
+                printable(point.name),
+                list(point.choices),
+                [printable(fact) for fact in point.facts],
+            ]
+            for point in (*(point for point in plot.points if point.state not in TRIED_STATES), *_marks(plot))
+        ],
+        "filters": [[one.name, list(one.values)] for one in plot.filters],
+        "counts": Counter(point.state.value for point in plot.points),
+    }
+
+
+def _best_line(history: History) -> str:
+    """The best so far as a stepped line: each value holds from its trial to the next."""
+    count, parts = len(history.steps), list[str]()
+    for place, step in enumerate(history.steps):
+        if step.best_y is not None:
+            x, y = (place + 0.5) / count * 1000, (1 - step.best_y) * 1000
+            parts.append(f"H{x:.1f}V{y:.1f}" if parts else f"M{x:.1f} {y:.1f}")
+    return "".join([*parts, "H1000"]) if parts else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.spec._record import record
 from planner.spec.candidate import Candidate
-from planner.spec.estimate import Estimate
+from planner.spec.estimate import Estimate, StageProfile
 from planner.spec.forecast import Forecast
 from planner.spec.job import JobSpec
 from planner.spec.outlook import Outlook
@@ -55,6 +55,78 @@ class PinnedLayout:
 
 
 @record
+class MappedCandidate:
+    """A legal candidate in the report's plot. `fits`: the plan might promise it without a trial; `is_on_frontier`:
+    nothing that fits is faster with as little memory."""
+
+    row: CandidateRow
+    fits: bool
+    is_on_frontier: bool = False
+
+
+@record
+class CandidateMap:
+    """The candidates to plot: the frontier, what was tried, and a fair sample of all others, least memory first."""
+
+    shown: tuple[MappedCandidate, ...]
+    num_legal: int
+    num_fit: int
+
+
+@record
+class NearMiss:
+    """The candidate that came closest without being possible: the fastest that would have been faster than the choice,
+    or else the one that misses the least. `over_bytes`: what it may need beyond what may be used."""
+
+    row: CandidateRow
+    over_bytes: int
+    is_faster: bool
+
+
+@record
+class ErrorCase:
+    """One way the model may be wrong, and what it would choose then. `loss_fraction`: by how much the plan's choice is
+    slower than that (or, where the objective is another figure, worse by it)."""
+
+    change: str
+    best: CandidateRow
+    loss_fraction: float
+
+
+@record
+class Sensitivity:
+    """How the choice stands when the model errs. `rival`: the best candidate nobody tried (or, without trials, the best
+    other); `lead_fraction`: by how much it would have to be better than the model says to win; `within`: (share, how
+    many candidates that fit the model has within that share of the choice). `residual_fraction`: the error that the
+    trials left, None without enough trials."""
+
+    rival: CandidateRow | None
+    lead_fraction: float
+    within: tuple[tuple[float, int], ...]
+    cases: tuple[ErrorCase, ...]
+    residual_fraction: float | None = None
+
+
+@record
+class TrialLog:
+    """The end of a trial's log; `is_cut`: there is more in the file."""
+
+    number: int
+    text: str
+    is_cut: bool = False
+
+
+@record
+class FileText:
+    """A file of the plan folder as it was written, with what its lines are for: as many as it has lines."""
+
+    path: str
+    does: str
+    lines: tuple[str, ...]
+    whys: tuple[str, ...]
+
+
+@record
 class ReportInput:
     """`trials` in the order they ended, `tried` what the model says of their candidates; `untried` the best of the
     others by the model, best first; `screened` the best of those that were not tried because memory cannot suffice.
@@ -73,3 +145,10 @@ class ReportInput:
     outlook: Outlook | None = None
     pinned: PinnedLayout | None = None
     forecast: Forecast | None = None
+    stages: tuple[StageProfile, ...] = ()
+    candidates: CandidateMap | None = None
+    runner_up: CandidateRow | None = None
+    near_miss: NearMiss | None = None
+    sensitivity: Sensitivity | None = None
+    logs: tuple[TrialLog, ...] = ()
+    files: tuple[FileText, ...] = ()

@@ -5,10 +5,26 @@ from __future__ import annotations
 import re
 import string
 
-from planner.report.document import Bar, Bars, Block, Command, Document, Paragraph, Section, Table
+from planner.report.document import (
+    Bar,
+    Bars,
+    Block,
+    Command,
+    Document,
+    History,
+    Listing,
+    Log,
+    Paragraph,
+    Scatter,
+    Schedule,
+    Section,
+    Table,
+)
+from planner.report.text_plots import history_lines, listing_lines, scatter_lines, schedule_lines
 from planner.report.units import one_line, printable
 
 BAR_WIDTH = 50
+LOG_LINES = 8
 # Outside code, Markdown or the HTML inside it would act on these. An underscore inside a word is safe (GitHub's rules).
 _SPECIAL = re.compile(r"([\\`*\[\]|<>~]|(?<!\w)_|_(?!\w)|^[#+\-](?=\s)|^\d+(?=[.)]\s))")
 
@@ -63,6 +79,16 @@ def _render_block(block: Block) -> str:
             return _render_bars(block)
         case Command():
             return f"{_fence(block.command)}\n{_escape(block.does)}"
+        case Scatter():
+            return _fence("\n".join(scatter_lines(block)))
+        case History():
+            return _fence("\n".join(history_lines(block)))
+        case Schedule():
+            return _fence("\n".join(schedule_lines(block)))
+        case Listing():
+            return f"`{one_line(block.path)}`: {_escape(block.does)}\n\n{_fence(chr(10).join(listing_lines(block)))}"
+        case Log():
+            return f"{_escape(block.title)}\n\n{_fence(_last_lines(block.text))}"
 
 
 def _render_table(table: Table) -> str:
@@ -75,6 +101,11 @@ def _render_table(table: Table) -> str:
     rules = ["-" * (width - 1) + (":" if column.numeric else "-") for width, column in zip(widths, table.columns)]
     lines = [headings, rules, *rows]
     return "\n".join(_table_line(line, table, widths) for line in lines)
+
+
+def _last_lines(text: str) -> str:
+    """Few enough lines of a log for a report that is read from top to bottom."""
+    return "\n".join(text.splitlines()[-LOG_LINES:])
 
 
 def _table_line(cells: list[str], table: Table, widths: list[int]) -> str:

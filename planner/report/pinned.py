@@ -13,9 +13,9 @@ from planner.report.units import format_bytes, format_fraction, format_seconds, 
 from planner.report.wording import (
     MEMORY_LABELS,
     TIME_LABELS,
-    describe_candidate,
     describe_differences,
     outcome_sentence,
+    short_candidate,
 )
 from planner.spec.trial import Measured
 
@@ -81,7 +81,7 @@ def pinned_blocks(report: ReportInput) -> tuple[Block, ...]:
 
 
 def _verdict(report: ReportInput, pinned: PinnedLayout, row: CandidateRow) -> str:
-    named = f"Your layout ({pinned.words}): {describe_candidate(row.candidate)}"
+    named = f"Your layout ({pinned.words}): {short_candidate(row.candidate)}"
     if pinned.trial is not None and not isinstance(pinned.trial.outcome, Measured):
         return f"{named}. Its trial ended so: {outcome_sentence(pinned.trial.outcome).rstrip('.')}."
     measured = pinned.trial.outcome if pinned.trial is not None else None

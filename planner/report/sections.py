@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from planner.report.bars import memory_blocks, time_blocks
+from planner.report.candidates import candidate_blocks
 from planner.report.document import Block, Column, Document, Paragraph, Section, Table
 from planner.report.explain import explain_cautions, explain_choice
+from planner.report.files import file_blocks
 from planner.report.forecast import forecast_blocks
 from planner.report.input import CandidateRow, ReportInput
+from planner.report.limits import limit_blocks
+from planner.report.memory import memory_blocks
 from planner.report.next_steps import next_commands
-from planner.report.outlook import outlook_blocks
 from planner.report.pinned import pinned_blocks
+from planner.report.rivals import doubt_blocks, rival_blocks
+from planner.report.schedule import schedule_blocks
+from planner.report.steptime import time_blocks
+from planner.report.trials import log_blocks, search_blocks
 from planner.report.units import (
     format_bytes,
     format_count,
@@ -22,12 +28,9 @@ from planner.report.units import (
 from planner.report.wording import (
     PROVENANCE_SENTENCES,
     describe_candidate,
-    outcome_sentence,
-    outcome_word,
     short_candidate,
 )
-from planner.spec.kinds import Provenance
-from planner.spec.trial import Measured, TrialRecord
+from planner.spec.kinds import DeviceKind, Provenance
 
 
 def build_document(report: ReportInput) -> Document:
@@ -37,26 +40,31 @@ def build_document(report: ReportInput) -> Document:
             title="The choice",
             blocks=tuple(Paragraph(text=text) for text in (*explain_choice(report), *explain_cautions(report))),
         ),
-        Section(title="Why not your layout", blocks=pinned_blocks(report)),
         Section(title="What to run next", blocks=next_commands(report)),
+        Section(title="Why not your layout", blocks=pinned_blocks(report)),
         Section(title="What the plan promises", blocks=_promise(report)),
         Section(title="Days and money", blocks=forecast_blocks(report.forecast)),
+        Section(title="All candidates", blocks=candidate_blocks(report)),
         Section(title="Device memory", blocks=memory_blocks(report)),
         Section(title="Time of one step", blocks=time_blocks(report)),
-        Section(title="Other clusters", blocks=outlook_blocks(report.outlook)),
-        Section(title="Trials", blocks=_trials(report)),
+        Section(title="Pipeline schedule", blocks=schedule_blocks(report)),
+        Section(title="What limits it", blocks=limit_blocks(report)),
+        Section(title="Runner-up and nearest miss", blocks=rival_blocks(report)),
+        Section(title="If the model is wrong", blocks=doubt_blocks(report)),
+        Section(title="The search", blocks=search_blocks(report)),
+        Section(title="Logs of the trials", blocks=log_blocks(report)),
         Section(title="Best candidates not tried", blocks=_candidates(report.untried)),
         Section(title="Left out because they cannot fit", blocks=_candidates(report.screened)),
         Section(title="Refused by a rule", blocks=_rejections(report)),
         Section(title="Axes left out", blocks=_pairs(report.plan.search.left_out_axes, "axis", "why")),
         Section(title="Validation", blocks=_validation(report)),
-        Section(title="The DeepSpeed config, line by line", blocks=_config(report)),
+        Section(title="The emitted files, line by line", blocks=file_blocks(report)),
         Section(title="Versions and hardware", blocks=_environment(report)),
     )
     plan = report.plan
     return Document(
         title=f"Plan for {report.job.model.name}",
-        subtitle=describe_candidate(plan.candidate),
+        subtitle=f"{short_candidate(plan.candidate)}: {describe_candidate(plan.candidate)}",
         facts=_facts(report),
         sections=tuple(section for section in sections if section.blocks),
     )
@@ -86,12 +94,13 @@ def _promise(report: ReportInput) -> tuple[Block, ...]:
         ("time of one optimizer step", format_seconds(promise.step_time_s), time_kind),
         ("speed", format_tokens_per_s(promise.tokens_per_s), time_kind),
         ("speed of one device", format_tokens_per_s(promise.tokens_per_s / world_size), time_kind),
-        ("share of the peak (MFU)", format_fraction(mfu), time_kind),
         ("device memory, worst rank", format_bytes(promise.device_used_bytes), memory_kind),
         ("usable device memory", format_bytes(promise.usable_bytes), str(report.job.cluster.gpu.kind)),
         ("host memory of a node", format_bytes(estimate.memory.host_bytes), str(estimate.kind)),
         ("sequences per step", format_count(plan.candidate.batch.global_batch_size), "as the job says"),
     ]
+    if report.job.cluster.gpu.device is not DeviceKind.CPU:  # a CPU's peak is too rough a figure for it
+        rows.insert(3, ("share of the peak (MFU)", format_fraction(mfu), time_kind))
     if promise.first_losses:
         losses = ", ".join(f"{loss:.4f}" for loss in promise.first_losses)
         rows.append(("first losses", losses, str(Provenance.MEASURED)))
@@ -99,66 +108,9 @@ def _promise(report: ReportInput) -> tuple[Block, ...]:
     meanings = tuple((str(kind), meaning) for kind, meaning in PROVENANCE_SENTENCES.items())
     return (
         Table(columns=columns, rows=tuple(rows)),
-        Paragraph(text=f"The candidate's key, as in trials.jsonl, is {plan.key}. Origins, strongest first:"),
+        Paragraph(text=f"The candidate's key in plan.yaml and trials.jsonl is {plan.key}. Origins, strongest first:"),
         *_pairs(meanings, "origin", "meaning"),
     )
-
-
-def _trials(report: ReportInput) -> tuple[Block, ...]:
-    blocks: list[Block] = []
-    if report.plan.search.trials_note:
-        note = report.plan.search.trials_note
-        blocks.append(Paragraph(text=note[0].upper() + note[1:] + ("" if note.endswith(".") else ".")))
-    if report.trials:
-        numbers = [trial.number for trial in report.trials]
-        chosen = report.plan.trial_number
-        table = Table(
-            columns=_TRIAL_COLUMNS,
-            rows=tuple(_trial_row(trial, report) for trial in report.trials),
-            highlighted=numbers.index(chosen) if chosen in numbers else None,
-        )
-        blocks.append(table)
-    failed = tuple(
-        (str(trial.number), outcome_sentence(trial.outcome), f"logs/{trial.log_name}" if trial.log_name else "")
-        for trial in report.trials
-        if not isinstance(trial.outcome, Measured)
-    )
-    if failed:
-        columns = (
-            Column(heading="trial", numeric=True),
-            Column(heading="how it ended"),
-            Column(heading="log", code=True),
-        )
-        blocks.append(Table(columns=columns, rows=failed))
-    return tuple(blocks)
-
-
-_TRIAL_COLUMNS = (
-    Column(heading="trial", numeric=True),
-    Column(heading="candidate"),
-    Column(heading="outcome"),
-    Column(heading="step", numeric=True),
-    Column(heading="spread", numeric=True),
-    Column(heading="by the model", numeric=True),
-    Column(heading="tokens/s", numeric=True),
-    Column(heading="memory", numeric=True),
-    Column(heading="took", numeric=True),
-)
-
-
-def _trial_row(trial: TrialRecord, report: ReportInput) -> tuple[str, ...]:
-    outcome = trial.outcome
-    predicted = next((format_seconds(row.estimate.step_time_s) for row in report.tried if row.key == trial.key), "")
-    figures = ("", "", "", "")
-    if isinstance(outcome, Measured):
-        figures = (
-            format_seconds(outcome.step_time_s),
-            f"± {format_seconds(outcome.step_time_spread_s)}",
-            format_rate_short(outcome.tokens_per_s),
-            format_bytes(outcome.device_used_bytes),
-        )
-    named = (str(trial.number), short_candidate(trial.candidate), outcome_word(outcome))
-    return (*named, *figures[:2], predicted, *figures[2:], format_seconds(trial.duration_s))
 
 
 def _candidates(rows: tuple[CandidateRow, ...]) -> tuple[Block, ...]:
@@ -169,11 +121,15 @@ def _candidates(rows: tuple[CandidateRow, ...]) -> tuple[Block, ...]:
         Column(heading="step", numeric=True),
         Column(heading="tokens/s", numeric=True),
         Column(heading="memory", numeric=True),
-        Column(heading="bounds", numeric=True),
+        Column(heading="cannot do without", numeric=True),
         Column(heading="usable", numeric=True),
         Column(heading="origin"),
     )
-    return (Table(columns=columns, rows=tuple(_candidate_row(row) for row in rows)),)
+    text = (
+        "Memory is that of the worst rank, comparable with what the plan promises; what a run cannot do without leaves "
+        "out the cached blocks that the allocator can give back."
+    )
+    return Paragraph(text=text), Table(columns=columns, rows=tuple(_candidate_row(row) for row in rows))
 
 
 def _candidate_row(row: CandidateRow) -> tuple[str, ...]:
@@ -208,13 +164,6 @@ def _validation(report: ReportInput) -> tuple[Block, ...]:
     steps = report.plan.validation
     rows = tuple((step.name, "passed" if step.passed else "failed", step.detail) for step in steps)
     return (Table(columns=columns, rows=rows),)
-
-
-def _config(report: ReportInput) -> tuple[Block, ...]:
-    if not report.config_lines:
-        return ()
-    columns = (Column(heading="setting", code=True), Column(heading="value", code=True), Column(heading="why"))
-    return (Table(columns=columns, rows=tuple((line.key, line.value, line.why) for line in report.config_lines)),)
 
 
 def _environment(report: ReportInput) -> tuple[Block, ...]:

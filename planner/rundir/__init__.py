@@ -9,6 +9,15 @@ from planner.rundir.atomic import write_whole
 from planner.rundir.filesystem import network_filesystem
 from planner.rundir.folder import RunDir
 from planner.rundir.names import trial_log_name
-from planner.rundir.problems import explain_os_error, is_folder
+from planner.rundir.problems import explain_os_error, is_folder, is_there
 
-__all__ = ["RunDir", "explain_os_error", "is_folder", "names", "network_filesystem", "trial_log_name", "write_whole"]
+__all__ = [
+    "RunDir",
+    "explain_os_error",
+    "is_folder",
+    "is_there",
+    "names",
+    "network_filesystem",
+    "trial_log_name",
+    "write_whole",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain, count
@@ -126,6 +127,17 @@ class RunDir:
             raise InputError(f"{path} is not text", why=str(problem), fix="restore it, or plan again") from problem
         except OSError as problem:
             raise explain_os_error(problem, path, doing="read") from problem
+
+    def read_log_end(self, name: str, *, most: int) -> str:
+        """At most the last `most` bytes of a file under `logs/`, as text (what is no UTF-8 replaced); "" where there is
+        none that can be read: logs are for people, and no plan fails for want of one."""
+        try:
+            with self.file(f"{names.LOGS_DIR}/{name}").open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(size - most, 0))
+                return file.read().decode("utf-8", errors="replace")
+        except (OSError, ValueError):
+            return ""
 
     def append_trial(self, trial: TrialRecord) -> None:
         """Add a trial; durable when this returns. Raises InputError when the disk refuses."""

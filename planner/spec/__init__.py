@@ -4,7 +4,7 @@
 """
 
 from planner.spec.candidate import BatchSplit, Candidate, ParallelLayout, partition_layers
-from planner.spec.estimate import Estimate, MemoryBreakdown, MemoryEstimate, TimeBreakdown
+from planner.spec.estimate import Estimate, MemoryBreakdown, MemoryEstimate, StageProfile, TimeBreakdown
 from planner.spec.hardware import ClusterSpec, GpuSpec, LinkSpec
 from planner.spec.job import (
     DataSpec,
@@ -116,6 +116,7 @@ __all__ = [
     "Runtime",
     "SearchRanges",
     "SearchSummary",
+    "StageProfile",
     "TimeBreakdown",
     "TimedOut",
     "TorchCompile",

@@ -158,3 +158,14 @@ def columns_of(candidates: tuple[Candidate, ...], *, gpus_per_node: int) -> Cand
         offload_param=ints([OFFLOAD_DEVICES.index(c.offload_param) for c in candidates]),
         tuning=ints([tuning_code(c.tuning) for c in candidates]),
     )
+
+
+def find_row(columns: CandidateColumns, candidate: Candidate) -> int | None:
+    """The row that is this candidate; None where there is none."""
+    wanted = columns_of((candidate,), gpus_per_node=1)
+    same: BoolColumn = np.ones(len(columns), dtype=np.bool_)
+    for name in columns.__dataclass_fields__:
+        if name != "nodes":  # follows from the world size
+            same &= getattr(columns, name) == getattr(wanted, name)[0]
+    found = np.flatnonzero(same)
+    return int(found[0]) if len(found) else None

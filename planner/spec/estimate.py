@@ -62,3 +62,18 @@ class Estimate:
     mfu_fraction: float
     fits: bool
     kind: Provenance
+
+
+@record
+class StageProfile:
+    """One pipeline stage of a candidate. Seconds are of one micro-batch, collectives between tensor-parallel ranks and
+    recomputation (in `backward_s`) included. `moments`: (name, what lives then); `peak` is the largest of them. The
+    slack of a moment is 0: cached blocks count at the peak."""
+
+    index: int
+    layers: int
+    in_flight: float
+    forward_s: float
+    backward_s: float
+    peak: MemoryBreakdown
+    moments: tuple[tuple[str, MemoryBreakdown], ...]

@@ -29,7 +29,11 @@ def make_outline(*, max_trials: int = 5, longest_s: float = 100.0, mode: TrialMo
         num_screened=4,
         max_trials=max_trials,
         longest_s=longest_s,
-        first_candidates=(OutlinedCandidate(key=report.plan.key, tokens_per_s=2560.0, high_bytes=GIB // 3),),
+        first_candidates=(
+            OutlinedCandidate(
+                key=report.plan.key, name="ZeRO-1 dp2 mb8x2 bf16 full", tokens_per_s=2560.0, high_bytes=GIB // 3
+            ),
+        ),
         rejected=report.plan.search.rejected,
         left_out_axes=report.plan.search.left_out_axes,
         trials_note=report.plan.search.trials_note,
