@@ -13,7 +13,7 @@ from planner.report import CandidateMap, CandidateRow, MappedCandidate
 from planner.spec import TrialRecord
 from planner.spec.columns import BoolColumn, CandidateColumns, IntColumn, candidate_at, find_row
 
-MAX_SHOWN = 4000  # beyond what must be shown: about 0.7 MB of a report
+MAX_FITTING, MAX_OTHERS = 3000, 1000  # beyond what must be shown: about 1.2 MB of a report
 REACH = 4.0  # what needs more than this many times the usable memory is of no interest: it is counted, not drawn
 
 
@@ -28,13 +28,14 @@ def candidate_map(
     """The candidates to plot, least memory first. `keep`: rows shown whatever the sample takes."""
     frontier = frontier_rows(estimates, fits=fits)
     tried = tuple(row for trial in trials if (row := find_row(draft.columns, trial.candidate)) is not None)
-    near = np.flatnonzero(estimates.device_used_bytes <= REACH * estimates.usable_bytes)
+    near = np.flatnonzero(~fits & (estimates.device_used_bytes <= REACH * estimates.usable_bytes))
     rows = np.unique(
         np.concatenate(
             [
                 frontier,
                 _best_of_each_layout(draft.columns, estimates, fits=fits),
-                _sample(draft.columns, estimates, rows=near),
+                _sample(draft.columns, estimates, rows=np.flatnonzero(fits), most=MAX_FITTING),
+                _sample(draft.columns, estimates, rows=near, most=MAX_OTHERS),
                 np.array((*tried, *keep), dtype=np.int64),
             ]
         )
@@ -79,9 +80,9 @@ def _best_of_each_layout(columns: CandidateColumns, estimates: EstimateColumns, 
     return rows[order][is_first]
 
 
-def _sample(columns: CandidateColumns, estimates: EstimateColumns, *, rows: IntColumn) -> IntColumn:
-    """At most `MAX_SHOWN`, every so many in the order of layout and speed: each layout by its share."""
-    if len(rows) <= MAX_SHOWN:
+def _sample(columns: CandidateColumns, estimates: EstimateColumns, *, rows: IntColumn, most: int) -> IntColumn:
+    """At most `most`, every so many in the order of layout and speed: each layout by its share."""
+    if len(rows) <= most:
         return rows
     order = np.lexsort(
         (
@@ -91,5 +92,5 @@ def _sample(columns: CandidateColumns, estimates: EstimateColumns, *, rows: IntC
             columns.zero_stage[rows],
         )
     )
-    places = np.linspace(0, len(rows) - 1, MAX_SHOWN).round().astype(np.int64)
+    places = np.linspace(0, len(rows) - 1, most).round().astype(np.int64)
     return rows[order][places]

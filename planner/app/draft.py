@@ -276,10 +276,10 @@ def nearest_to_fitting(draft: Draft) -> CandidateRow:
 
 def _nothing_fits(draft: Draft) -> NoFeasiblePlan:
     nearest = nearest_to_fitting(draft)
-    memory = nearest.estimate.memory
+    memory, name = nearest.estimate.memory, short_candidate(nearest.candidate)
     return NoFeasiblePlan(
         f"none of the {len(draft.columns)} legal candidates fits into memory",
-        why=f"the nearest, {short_candidate(nearest.candidate)}, needs at least {format_bytes(memory.low_bytes)} a device of "
+        why=f"the nearest, {name}, needs at least {format_bytes(memory.low_bytes)} a device of "
         f"{format_bytes(memory.usable_bytes)} usable, and up to {format_bytes(memory.host_bytes)} of "
         f"{format_bytes(memory.host_usable_bytes)} host memory a node (computed)",
         fix=what_would_fit(draft.job),

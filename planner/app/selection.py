@@ -155,11 +155,11 @@ def _measured_runner_up(trial: TrialRecord) -> RunnerUp:
 
 def _none_fits_safely(draft: Draft) -> NoFeasiblePlan:
     nearest = nearest_to_fitting(draft)
-    memory = nearest.estimate.memory
+    memory, name = nearest.estimate.memory, short_candidate(nearest.candidate)
     headroom = draft.job.memory_headroom_fraction
     return NoFeasiblePlan(
         f"none of the {len(draft.columns)} legal candidates is sure to fit into memory",
-        why=f"the nearest, {short_candidate(nearest.candidate)}, may need up to {format_bytes(memory.high_bytes)} (computed) of "
+        why=f"the nearest, {name}, may need up to {format_bytes(memory.high_bytes)} (computed) of "
         f"{format_bytes(memory.usable_bytes)} usable with {headroom:.0%} to be kept free",
         fix=f"try it with --trials real on the target, or lower memory_headroom; or {what_would_fit(draft.job)}",
         tally=(("too-large-for-memory", len(draft.columns)),),

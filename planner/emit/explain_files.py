@@ -13,7 +13,7 @@ from planner.emit.explain import explain_ds_config
 from planner.emit.task import NOT_EMITTED
 
 FILES: dict[str, str] = {
-    "ds_config.json": "DeepSpeed's own configuration, parsed and run by DeepSpeed before it was written here",
+    "ds_config.json": "DeepSpeed's configuration",
     "task.json": "what the reference trainer runs: the model, the training, and what DeepSpeed's JSON cannot carry",
     "launch.sh": "starts the run",
     "launch/slurm.sbatch": "the batch script that launch.sh submits",

@@ -135,11 +135,12 @@ class _Frame:
         return tuple(Tick(at=self.x(size), label=_round_bytes(size)) for size in sizes[::step])
 
     def limits(self) -> tuple[Tick, ...]:
-        headroom = self.report.job.memory_headroom_fraction
-        usable = Tick(at=self.x(self.usable), label=f"usable {format_bytes(self.usable)}")
+        """Where the memory ends, and where what may be used of it does; one label says both."""
+        headroom, label = self.report.job.memory_headroom_fraction, f"usable {format_bytes(self.usable)}"
         if not headroom:
-            return (usable,)
-        return (Tick(at=self.x(self.usable * (1 - headroom)), label=f"{format_fraction(headroom)} kept free"), usable)
+            return (Tick(at=self.x(self.usable), label=label),)
+        label += f", {format_fraction(headroom)} of it kept free"
+        return (Tick(at=self.x(self.usable * (1 - headroom)), label=""), Tick(at=self.x(self.usable), label=label))
 
 
 def speed_ticks(top: float) -> tuple[Tick, ...]:
@@ -190,8 +191,8 @@ def _intro(candidates: CandidateMap, drawn: int) -> str:
     words = f"{plural(legal, 'candidate is', 'candidates are')} legal, and {format_count(fit)} of them fit by the model"
     if drawn < legal:
         words += (
-            f". {format_count(drawn)} are drawn: the frontier, all that were tried, the best of each layout and of the "
-            f"others an even share; what needs more than {_REACH:g} times the usable memory is left out"
+            f". {format_count(drawn)} are drawn: the frontier, all that were tried, the best of each layout, an even "
+            f"share of what fits and of what may not; beyond {_REACH:g} times the usable memory nothing is drawn"
         )
     kind = candidates.shown[0].row.estimate.kind
     return f"{words}. Trials stand where they were measured or emulated, all others where the model puts them ({kind})."

@@ -81,7 +81,7 @@ class Bars:
 
     @property
     def legends(self) -> tuple[Bar, ...]:
-        """One bar for each set of parts, the longest, to name the parts and their amounts by."""
+        """One bar for each set of parts that no other holds, the longest, to name the parts and their amounts by."""
         if not self.has_legends:
             return ()
         longest: dict[tuple[str, ...], Bar] = {}
@@ -89,7 +89,7 @@ class Bars:
             parts = tuple(segment.label for segment in bar.segments)
             if parts not in longest or bar.total > longest[parts].total:
                 longest[parts] = bar
-        return tuple(longest.values())
+        return tuple(bar for parts, bar in longest.items() if not any(set(parts) < set(others) for others in longest))
 
 
 @record

@@ -9,7 +9,7 @@ from planner.report.input import ReportInput
 def file_blocks(report: ReportInput) -> tuple[Block, ...]:
     """Every emitted file line by line, the DeepSpeed config among them; without their texts, the config's settings."""
     if report.files:
-        intro = "Each line that does something, with what it is for; open a file to read it."
+        intro = "Each line that does something, with what it is for."
         return (
             Paragraph(text=intro),
             *(

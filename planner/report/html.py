@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.report.document import TRIED_STATES, Document, History, PointState, Scatter, Section
+from planner.report.document import TRIED_STATES, Document, History, HistoryStep, Point, PointState, Scatter, Section
 from planner.report.units import printable
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _environment() -> Environment:
     environment.filters.update(
         kind=lambda block: type(block).__name__, percent=_percent, dots=_dots, plot_data=_plot_data, marks=_marks
     )
-    environment.filters["best_line"] = _best_line
+    environment.filters.update(best_line=_best_line, states=_states)
     return environment
 
 
@@ -73,6 +73,11 @@ def _marks(plot: Scatter) -> list[Any]:
     """The points that are buttons of their own: what was tried and the choice, which is drawn last."""
     tried = [point for point in plot.points if point.state in TRIED_STATES]
     return sorted(tried, key=lambda point: (point.state is PointState.CHOSEN, point.x))
+
+
+def _states(points: tuple[Point | HistoryStep, ...]) -> list[str]:
+    """The states of what was tried that occur, for the key."""
+    return [state.value for state in TRIED_STATES if any(point.state is state for point in points)]
 
 
 def _dots(plot: Scatter) -> list[tuple[str, int, str]]:

@@ -24,7 +24,7 @@ from planner.report.text_plots import history_lines, listing_lines, scatter_line
 from planner.report.units import one_line, printable
 
 BAR_WIDTH = 50
-LOG_LINES = 8
+LOG_LINES = 4
 # Outside code, Markdown or the HTML inside it would act on these. An underscore inside a word is safe (GitHub's rules).
 _SPECIAL = re.compile(r"([\\`*\[\]|<>~]|(?<!\w)_|_(?!\w)|^[#+\-](?=\s)|^\d+(?=[.)]\s))")
 

@@ -80,4 +80,7 @@ def _what_if(outlook: Outlook) -> tuple[Block, ...]:
         )
         for change in outlook.what_if
     )
-    return (Paragraph(text="What other hardware would bring:"), Table(columns=columns, rows=rows))
+    return (
+        Paragraph(text="What other hardware would bring, against the fastest by the same model (computed):"),
+        Table(columns=columns, rows=rows),
+    )

@@ -121,7 +121,7 @@ def _rows(
         if tail_s > 0:
             text = "reducing gradients and the optimizer step"
             cells.append(ScheduleCell(start=busy_end / whole, end=1.0, kind=Pass.UPDATE, label="", text=text))
-        rows.append(ScheduleRow(label=f"stage {stage}", cells=tuple(cells)))
+        rows.append(ScheduleRow(label=f"stage {stage}" if num_stages > 1 else "every rank", cells=tuple(cells)))
     return tuple(rows)
 
 
@@ -138,9 +138,10 @@ def _sentence(report: ReportInput, m: int, p: int, *, drawn: int) -> str:
     elided = f" Only the first and the last are drawn; {ELIDED} stands for {format_count(m - drawn + 1)} alike."
     elided = elided if drawn < m else ""
     if p == 1:
+        turns = f"{each} a step one after the other" if m > 1 else "one micro-batch a step"
         return (
-            f"There is no pipeline: every rank runs the whole depth of the model, {each} a step one after the other, "
-            f"then reduces gradients and updates ({estimate.kind}).{elided}"
+            f"There is no pipeline: every rank runs the whole depth of the model, {turns}, then reduces gradients and "
+            f"updates ({estimate.kind}).{elided}"
         )
     layers = report.plan.candidate.layout.stage_layers
     even = f"{layers[0]} layers each" if len(set(layers)) == 1 else f"{min(layers)} or {max(layers)} layers each"

@@ -49,7 +49,7 @@ def scatter_lines(plot: Scatter) -> tuple[str, ...]:
 
 
 def _limits(plot: Scatter) -> str:
-    return ", ".join(limit.label for limit in plot.limits)
+    return ", ".join(limit.label for limit in plot.limits if limit.label)
 
 
 def _tick_line(plot: Scatter) -> str:
@@ -95,7 +95,9 @@ def schedule_lines(schedule: Schedule) -> tuple[str, ...]:
             line[start : max(end, start + 1)] = letter * (max(end, start + 1) - start)
         lines.append(f"{row.label:<{width}}  {''.join(line[:SCHEDULE_COLUMNS])}")
     numbered = [name for name in names if name != "…"]
-    words = f"{letters[numbered[0]]} to {letters[numbered[-1]]}: micro-batches {numbered[0]} to {numbered[-1]}"
+    words = f"{letters[numbered[0]]}: micro-batch {numbered[0]}"
+    if len(numbered) > 1:
+        words = f"{letters[numbered[0]]} to {letters[numbered[-1]]}: micro-batches {numbered[0]} to {numbered[-1]}"
     return (
         *lines,
         f"{words}; upper case forward, lower case backward, = reduce and update, . waiting; {schedule.span}",

@@ -39,8 +39,9 @@
     const dots = figure.querySelector(".dots");
     const marks = [...area.querySelectorAll(".mark")];
     const firstMark = points.length - marks.length;
-    const select = figure.querySelector("select");
+    const select = figure.querySelector("select.colour");
     const boxes = [...figure.querySelectorAll(".controls input")];
+    const menus = [...figure.querySelectorAll("select[data-filter]")];
     let shown = [];
     let current = -1;
 
@@ -51,6 +52,10 @@
         if (box.checked) continue;
         if (box.dataset.state) hidden.add(box.dataset.state);
         else off[box.dataset.filter].add(Number(box.value));
+      }
+      for (const menu of menus) {
+        const values = filters[menu.dataset.filter][1];
+        if (menu.value) values.forEach((value) => value === Number(menu.value) || off[menu.dataset.filter].add(value));
       }
       const axis = Number(select.value);
       const values = filters[axis][1];
@@ -179,7 +184,7 @@
     });
     area.addEventListener("blur", leave);
     for (const mark of marks) mark.removeAttribute("title");
-    for (const control of [...boxes, select]) control.addEventListener("change", draw);
+    for (const control of [...boxes, ...menus, select]) control.addEventListener("change", draw);
     figure.querySelector(".controls").hidden = false;
     draw();
   }

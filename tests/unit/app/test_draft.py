@@ -45,7 +45,7 @@ def test_draft_where_nothing_fits_names_the_nearest_and_the_tally(tmp_path: Path
     with pytest.raises(NoFeasiblePlan) as caught:
         draft_of(tmp_path, "cluster.memory_gib=0.01")
     assert caught.value.tally == (("too-large-for-memory", 12),)
-    assert "the nearest, tp1-pp1-dp2" in caught.value.why
+    assert "the nearest, ZeRO-0 dp2" in caught.value.why
 
 
 def test_what_would_fit_is_a_cluster_on_which_something_does(tmp_path: Path) -> None:

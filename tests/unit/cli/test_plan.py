@@ -68,7 +68,7 @@ def test_plan_prints_trials_to_standard_error_and_the_summary_to_standard_output
     assert "   3  ZeRO-1 dp2 mb8x2 bf16 full             400 ms   2.56 k   412 MiB    3.2 s  best\n" in run.err
     assert "   2  ZeRO-0 dp2 mb16x1 bf16 full     out of memory                       3.2 s\n" in run.err
     assert "note: this is a note with [brackets] and \N{REPLACEMENT CHARACTER}[31mcolour\n" in run.err
-    assert run.out.startswith("\nchosen   ZeRO-1, data 2, micro-batch 8 with 2 accumulated")
+    assert run.out.startswith("\nchosen   ZeRO-1 dp2 mb8x2 bf16 full: ")
     assert "\nwhy      It is 7.5% faster than the next best" in run.out
     assert "\nmemory   Its worst rank uses 412 MiB" in run.out
     assert "  planner verify 'plans/quick start'  " in run.out
@@ -95,7 +95,7 @@ def test_dry_run_says_what_would_be_tried_and_at_most_how_long(cli: Cli) -> None
     run = cli("plan", "q.yaml", "--dry-run")
     assert run.exit_code == 0
     assert "at most 5 real trials" in run.out and "at most 2 min in all" in run.out
-    for words in ("tp1-pp1-dp2-z1-mb8-ga2-bf16-full", "pipeline-needs-zero-0-or-1", "changes numerics"):
+    for words in ("ZeRO-1 dp2 mb8x2 bf16 full", "memory at most", "pipeline-needs-zero-0-or-1", "changes numerics"):
         assert words in run.out
     document = json.loads(cli("plan", "q.yaml", "--dry-run", "--json").out)
     assert document["dry_run"] is True

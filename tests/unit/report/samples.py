@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from planner.report import CandidateRow, ExplainedLine, RejectionRow, ReportInput
+import dataclasses
+
+from planner.report import (
+    CandidateMap,
+    CandidateRow,
+    ErrorCase,
+    ExplainedLine,
+    FileText,
+    MappedCandidate,
+    NearMiss,
+    RejectionRow,
+    ReportInput,
+    Sensitivity,
+    TrialLog,
+)
 from planner.spec import (
     ActivationCheckpointing,
     BatchSplit,
@@ -30,6 +44,7 @@ from planner.spec import (
     RankReport,
     RunnerUp,
     SearchSummary,
+    StageProfile,
     TimeBreakdown,
     TrainingSpec,
     TrialRecord,
@@ -106,6 +121,30 @@ def make_estimate(*, step_time_s: float = 0.4, device_used_bytes: int = 300 * MI
         fits=device_used_bytes <= usable_bytes,
         kind=Provenance.COMPUTED,
     )
+
+
+def make_stages(estimate: Estimate, *, num_stages: int = 1) -> tuple[StageProfile, ...]:
+    """First, middle and last stage alike but for their layers; forward passes take 10 ms, backward ones 20."""
+    peak = estimate.memory.breakdown
+    held = dataclasses.replace(peak, allocator_slack_bytes=0)
+    moments = ("loss", "first gradients", "end of backward", "optimizer step")
+    return tuple(
+        StageProfile(
+            index=index,
+            layers=2,
+            in_flight=1.0,
+            forward_s=0.01,
+            backward_s=0.02,
+            peak=peak,
+            moments=tuple((name, held) for name in moments),
+        )
+        for index in sorted({0, min(1, num_stages - 1), num_stages - 1})
+    )
+
+
+def make_row(candidate: Candidate, estimate: Estimate) -> CandidateRow:
+    """A candidate with what the model says of it."""
+    return CandidateRow(key=candidate.key, candidate=candidate, estimate=estimate)
 
 
 def make_measured(
@@ -229,6 +268,40 @@ def quickstart_report() -> ReportInput:
             ExplainedLine(key="train_batch_size", value="32", why="the job's global batch, never changed"),
             ExplainedLine(key="zero_optimization.stage", value="1", why="the chosen ZeRO stage"),
         ),
+        stages=make_stages(make_estimate()),
+        candidates=_candidates(winner, second, untried),
+        runner_up=make_row(second, slower),
+        near_miss=NearMiss(row=make_row(big, make_estimate(step_time_s=0.3)), over_bytes=64 * MIB, is_faster=True),
+        sensitivity=Sensitivity(
+            rival=make_row(untried, slower), lead_fraction=0.12, within=((0.2, 3),), cases=(), residual_fraction=0.04
+        ),
+        logs=(TrialLog(number=3, text="step 1\nstep 2"), TrialLog(number=4, text="Segmentation fault", is_cut=True)),
+        files=(
+            FileText(
+                path="launch.sh",
+                does="starts the run",
+                lines=("#!/usr/bin/env bash", "exec python"),
+                whys=("run by bash", "the trainer"),
+            ),
+        ),
+    )
+
+
+def _candidates(winner: Candidate, second: Candidate, untried: Candidate) -> CandidateMap:
+    """Four candidates, least memory first, the last too large."""
+    huge = make_candidate(micro=16, zero_stage=1)
+    estimates = ((untried, 0.5, 200), (second, 0.45, 280), (winner, 0.4, 300), (huge, 0.3, 1500))
+    return CandidateMap(
+        shown=tuple(
+            MappedCandidate(
+                row=make_row(candidate, make_estimate(step_time_s=step_s, device_used_bytes=size * MIB)),
+                fits=size <= 1024,
+                is_on_frontier=size <= 1024,
+            )
+            for candidate, step_s, size in estimates
+        ),
+        num_legal=96,
+        num_fit=92,
     )
 
 
@@ -317,4 +390,15 @@ def cluster_report() -> ReportInput:
         plan_dir="plans/llama70b",
         launch_script="plans/llama70b/launch.sh",
         untried=(CandidateRow(key=other.key, candidate=other, estimate=slower),),
+        stages=make_stages(estimate, num_stages=2),
+        runner_up=make_row(other, slower),
+        sensitivity=Sensitivity(
+            rival=make_row(other, slower),
+            lead_fraction=0.08,
+            within=((0.05, 0), (0.2, 2)),
+            cases=(
+                ErrorCase(change="computing takes 15% longer", best=make_row(candidate, estimate), loss_fraction=0.0),
+                ErrorCase(change="memory is 5% more", best=make_row(other, slower), loss_fraction=0.08),
+            ),
+        ),
     )

@@ -12,7 +12,7 @@ from tests.unit.report.samples import GIB, MIB, cluster_report, make_measured, q
 def test_choice_after_trials_says_speed_lead_and_distance_to_the_limit() -> None:
     chosen, lead, memory = explain_choice(quickstart_report())
     assert chosen.endswith("a step of 400 ms (measured), the fastest of 5 tried out of 96 legal candidates.")
-    assert lead.startswith("It is 7.5% faster than the next best (ZeRO-2, data 2,")
+    assert lead.startswith("It is 7.5% faster than the next best (ZeRO-2 dp2 ")
     assert "ZeRO-1 instead of 2, micro-batch 8 instead of 4" in lead
     assert "saves most on compute (25.0 ms a step)" in lead
     assert "412 MiB of 1.00 GiB usable (measured), 612 MiB (60%) from the limit" in memory

@@ -26,8 +26,8 @@ def _cells(line: str) -> list[str]:
 def test_markdown_of_the_quickstart_has_aligned_tables_and_bars() -> None:
     text = render_report_markdown(quickstart_report())
     assert "| **3** | **ZeRO-1 dp2 mb8x2 bf16 full** | **measured**  |" in text
-    assert "model   PPGGOOOAAAABBS................................|.|.  300 MiB (computed)" in text
-    assert "        | less 5% kept free, usable 1.00 GiB" in text
+    assert "by the model  PPGGOOOAAAABBS................................|.|.  300 MiB (computed)" in text
+    assert "              | less 5% kept free, usable 1.00 GiB" in text
     assert text.endswith("|\n")
     for line in text.splitlines():
         assert line == line.rstrip()
@@ -35,7 +35,7 @@ def test_markdown_of_the_quickstart_has_aligned_tables_and_bars() -> None:
 
 def test_markdown_bars_are_all_as_wide_as_their_scale() -> None:
     text = render_report_markdown(quickstart_report())
-    bars = [line.split("  ")[1] for line in text.splitlines() if line.startswith(("rank 0  ", "rank 1  "))]
+    bars = [line.split()[2] for line in text.splitlines() if line.startswith(("rank 0  ", "rank 1  "))]
     assert len(bars) == 3
     assert {len(bar) for bar in bars} == {BAR_WIDTH}
 
@@ -60,6 +60,6 @@ def test_markdown_text_cannot_become_markup() -> None:
 
 def test_markdown_config_values_stand_in_code_spans() -> None:
     line = ExplainedLine(key="a|b", value='"`x`"', why="why")
-    text = render_report_markdown(dataclasses.replace(quickstart_report(), config_lines=(line,)))
+    text = render_report_markdown(dataclasses.replace(quickstart_report(), config_lines=(line,), files=()))
     assert r"| `a\|b`" in text
     assert '`` "`x`" ``' in text
