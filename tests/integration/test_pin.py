@@ -37,7 +37,7 @@ def test_layout_of_ones_own_is_priced_and_the_difference_put_into_words(planner:
     layout = pinned["row"]["candidate"]["layout"]
     assert (layout["tensor_parallel_size"], layout["pipeline_parallel_size"]) == (8, 2)
     verdict, differs, time, memory = pinned["explanation"]
-    assert "tensor 8 x pipeline 2" in verdict and "slower than the choice" in verdict and "(computed)" in verdict
+    assert "tp8 pp2" in verdict and "slower than the choice" in verdict and "(computed)" in verdict
     assert "tensor 8 instead of" in differs
     assert "longer: +" in time and "tensor-parallel communication" in time
     assert "By the model its worst rank takes" in memory

@@ -60,11 +60,11 @@ def test_task_says_why_fields_are_not_in_the_config() -> None:
 @pytest.mark.parametrize(
     ("stage", "precision", "words"),
     [
-        (0, Precision.BF16, "without ZeRO DeepSpeed refuses any other"),
+        (0, Precision.BF16, "any other type is refused without ZeRO"),
         (1, Precision.BF16, "unsharded fp32 gradients"),
-        (2, Precision.BF16, "fp32 would be allowed here"),
-        (3, Precision.BF16, "fp32 would be allowed here"),
-        (1, Precision.FP16, "fp32 would be allowed here"),
+        (2, Precision.BF16, "fp32 would double the gradients' shards"),
+        (3, Precision.BF16, "fp32 would double the gradients' shards"),
+        (1, Precision.FP16, "fp32 would double the gradients' shards"),
         (2, Precision.FP32, "the type of the weights"),
     ],
 )
