@@ -242,6 +242,8 @@ def _search(run_dir: RunDir, planning: Planning, *, done: tuple[TrialRecord, ...
             others.add(trial.worker)
             console.note(f"trials of {trial.worker or 'an earlier run'} are shared here")
         console.trial_ended(trial, best=best)
+        if isinstance(evaluator, TrialEvaluator):
+            evaluator.learn(best)
 
     with closing(open_pool(planning.job.cluster.gpu.device, job=planning.job)) as pool:
         if any_left:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from planner.emit import render_ds_config_text
 from planner.rundir import RunDir
-from planner.spec import Candidate, DeviceKind, JobSpec, Outcome, TorchCompile, TrialTask
+from planner.search import hopeless_step_s
+from planner.spec import Candidate, DeviceKind, JobSpec, Outcome, TorchCompile, TrialRecord, TrialTask
 from planner.trial import Machine, WarmPool
 
 # A rank is capped when the job grants it less than this share of what the device has free.
@@ -35,12 +37,19 @@ class TrialEvaluator:
         self._run_dir = run_dir
         self._machine = machine
         self._on_start = on_start
+        self._best: TrialRecord | None = None
+
+    def learn(self, best: TrialRecord | None) -> None:
+        """The best trial so far: what is far slower need not run to its end."""
+        self._best = best
 
     def evaluate(self, number: int, candidate: Candidate) -> Outcome:
         """Run the candidate's steps on all its ranks; every expected end is the outcome."""
         self._on_start(number, candidate)
+        task = trial_task(candidate, job=self._job, machine=self._machine)
+        limit_s = hopeless_step_s(candidate, self._best, self._job.objective)
         return self._pool.run(
-            trial_task(candidate, job=self._job, machine=self._machine),
+            replace(task, hopeless_step_s=limit_s),
             timeout_s=trial_timeout_s(candidate, job=self._job),
             log_path=self._run_dir.log_file(number),
         )

@@ -23,6 +23,7 @@ from planner.spec.trial import (
     Measured,
     Outcome,
     OutOfMemory,
+    Pruned,
     TimedOut,
 )
 from planner.spec.tuning import TUNING_VALUES
@@ -141,6 +142,8 @@ def outcome_word(outcome: Outcome) -> str:
     match outcome:
         case Measured():
             return str(outcome.kind)
+        case Pruned():
+            return "too slow"
         case OutOfMemory():
             return "out of memory"
         case HostOutOfMemory():
@@ -158,6 +161,11 @@ def outcome_sentence(outcome: Outcome) -> str:
     match outcome:
         case Measured():
             return f"ran: {format_seconds(outcome.step_time_s)} a step"
+        case Pruned():
+            return (
+                f"stopped early: its quickest step took {format_seconds(outcome.step_time_s)}, and what can win takes "
+                f"at most {format_seconds(outcome.limit_s)}"
+            )
         case OutOfMemory():
             return f"rank {outcome.rank} ran out of device memory {_while(outcome.phase)}{_memory_figures(outcome)}"
         case HostOutOfMemory():

@@ -160,17 +160,18 @@ TUNING_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="compile-without-tensor-parallel",
-        severity=Severity.ERROR,
-        summary="torch_compile goes with tensor_parallel_size 1: split layers call collectives between their products",
+        severity=Severity.WARNING,
+        summary="torch_compile is tried with tensor_parallel_size 1: split layers call collectives between their "
+        "products, at which the compiler stops. Where you list it, it is tried (results are the same: seen on CPU)",
         source=_TRAINER,
         axes=("torch_compile", "tensor_parallel_size"),
         mask=_compiles_split_layers,
     ),
     Rule(
         name="compile-without-zero-3",
-        severity=Severity.ERROR,
-        summary="torch_compile goes with ZeRO 0 to 2: at stage 3 hooks around every module gather its parameters, and "
-        "the compiler stops at each",
+        severity=Severity.WARNING,
+        summary="torch_compile is tried with ZeRO 0 to 2: at stage 3 hooks around every module gather its parameters, "
+        "and the compiler stops at each. Where you list it, it is tried (results are the same: seen on CPU)",
         source=_TRAINER,
         axes=("torch_compile", "zero_stage"),
         mask=_compiles_gathered_layers,

@@ -135,9 +135,10 @@ def _measure(seat: RankSeat, task: TrialTask, meter: Meter, clock: PhaseClock) -
     build_s, engine_s = clock.building_times_s()
     initialised_bytes = meter.allocated_bytes()
     building = meter.end_section()
-    steps = run_steps(session, task, clock)
+    steps = run_steps(session, task, clock, allocated=meter.allocated_bytes)
     stepping = meter.end_section()
-    checkpoint = _check_checkpoint(session, seat, meter) if task.check_checkpoint else None
+    checks = task.check_checkpoint and not steps.stopped_early
+    checkpoint = _check_checkpoint(session, seat, meter) if checks else None
     sections = [building, stepping] + ([checkpoint] if checkpoint else [])
     clock.enter(Phase.FINISH)
     report = RankReport(
@@ -160,6 +161,8 @@ def _measure(seat: RankSeat, task: TrialTask, meter: Meter, clock: PhaseClock) -
         build_peak_bytes=building.reserved_bytes,
         checkpoint_peak_bytes=checkpoint.reserved_bytes if checkpoint else 0,
         start_s=start_s,
+        stopped_early=steps.stopped_early,
+        allocated_by_step_bytes=steps.allocated_bytes,
         compile_s=_compile_s(task, steps),
     )
     return emulated.complete(report) if emulated is not None else report

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from statistics import fmean
 from typing import Protocol
 
@@ -53,6 +54,8 @@ class StepFigures:
     optimizer_s: float
     losses: tuple[float, ...]
     warmup_times_s: tuple[float, ...] = ()
+    stopped_early: bool = False
+    allocated_bytes: tuple[int, ...] = ()  # after each timed step
 
 
 class TrialDiverged(Exception):
@@ -104,8 +107,34 @@ class PhaseClock:
         return engine_s - model_s, now_s - engine_s
 
 
-def run_steps(session: Steppable, task: TrialTask, clock: PhaseClock) -> StepFigures:
-    """Warm up, then run and time the task's steps. Raises TrialDiverged.
+_SURELY_HOPELESS_FACTOR = 2.0  # of the limit: then one step is enough
+
+
+def is_hopeless(times_s: list[float], limit_s: float) -> bool:
+    """Whether the timed steps so far say that the trial need not go on: two of them above the limit, or the first far
+    above it. `limit_s` 0: never."""
+    if limit_s <= 0 or not times_s:
+        return False
+    return min(times_s) > limit_s * (_SURELY_HOPELESS_FACTOR if len(times_s) == 1 else 1.0)
+
+
+def _all_give_up(times_s: list[float], task: TrialTask) -> bool:
+    """Whether every rank finds the trial hopeless: all stop after the same step, or none does."""
+    if task.hopeless_step_s <= 0 or len(times_s) >= task.steps:
+        return False
+    hopeless = is_hopeless(times_s, task.hopeless_step_s)
+    if not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
+        return hopeless
+    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_initialized() else torch.device("cpu")
+    agreed = torch.tensor(int(hopeless), device=device)
+    torch.distributed.all_reduce(agreed, op=torch.distributed.ReduceOp.MIN)
+    return bool(agreed.item())
+
+
+def run_steps(
+    session: Steppable, task: TrialTask, clock: PhaseClock, *, allocated: Callable[[], int] = lambda: 0
+) -> StepFigures:
+    """Warm up, then run and time the task's steps; hopeless ones end them early. Raises TrialDiverged.
 
     Warming up goes on while every step so far was skipped for overflow: until the first one that is not, the optimizer
     has no states, and neither memory nor time is that of training.
@@ -114,7 +143,13 @@ def run_steps(session: Steppable, task: TrialTask, clock: PhaseClock) -> StepFig
     warmup: list[float] = []
     while len(losses) < task.warmup_steps or _still_overflowing(session, losses, task):
         warmup.append(_run_step(session, losses, clock)[0])
-    timed = [_run_step(session, losses, clock) for _ in range(task.steps)]
+    timed: list[tuple[float, StepTimes]] = []
+    memory: list[int] = []
+    gives_up = False
+    while len(timed) < task.steps and not gives_up:
+        timed.append(_run_step(session, losses, clock))
+        memory.append(allocated())
+        gives_up = _all_give_up([seconds for seconds, _ in timed], task)
     if session.skipped_steps >= len(losses):
         raise TrialDiverged("every optimizer step was skipped: gradients overflow", losses=tuple(losses))
     return StepFigures(
@@ -124,6 +159,8 @@ def run_steps(session: Steppable, task: TrialTask, clock: PhaseClock) -> StepFig
         optimizer_s=fmean(step.optimizer_s for _, step in timed),
         losses=tuple(losses),
         warmup_times_s=tuple(warmup),
+        stopped_early=gives_up,
+        allocated_bytes=tuple(memory),
     )
 
 

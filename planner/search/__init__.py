@@ -8,6 +8,7 @@ the choice of the winner. It leaves running a trial to `trial`, pricing a candid
 from __future__ import annotations
 
 from planner.errors import InputError, Interrupted, did_you_mean
+from planner.search.hopeless import HOPELESS_FACTOR, hopeless_step_s
 from planner.search.preview import SearchPreview, expected_left_s, preview_search
 from planner.search.problem import SAMPLERS, Clock, Evaluator, Priors, SearchPorts, SearchProblem
 from planner.search.result import SearchResult
@@ -17,6 +18,7 @@ from planner.search.winner import Choice, choose_winner
 from planner.spec.trial import TrialRecord
 
 __all__ = [
+    "HOPELESS_FACTOR",
     "SAMPLERS",
     "Choice",
     "Clock",
@@ -30,6 +32,7 @@ __all__ = [
     "StudyPlace",
     "choose_winner",
     "expected_left_s",
+    "hopeless_step_s",
     "memory_bytes",
     "preview_search",
     "run_search",

@@ -10,6 +10,7 @@ always lead to the same belief.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cached_property
 from typing import TypeAlias
 
@@ -45,6 +46,7 @@ _ALONE = 0.015
 # A trial slower than the best-predicted one by more than e^3 against its prior (swapping, a broken kernel, a stray
 # process) is only known to be slow: taken at face value, one such trial would make every other effect look like noise.
 _WORST_RESIDUAL = 3.0
+_BOUND_ERROR = 0.05  # of a pruned trial's speed, taken at its bound: two steps, of which the quicker counts
 _MAX_FITTED = 120  # trials from which the effects' sizes are fitted: the fastest ones, when there are more
 
 
@@ -137,7 +139,26 @@ class Guide:
         )
 
     def _speed(self, observations: tuple[Observation, ...]) -> tuple[gaussian.Conditioned | None, IntColumn]:
+        """The process of log(measured / predicted), and the rows it was conditioned on.
+
+        A pruned trial is a bound from above: it says nothing where the others predict less, and where they predict more
+        it counts as a measurement at its bound, with a wide error.
+        """
         measured = [seen for seen in observations if seen.ended is Ended.MEASURED]
+        bounds = [seen for seen in observations if seen.ended is Ended.PRUNED]
+        process, rows = self._conditioned(measured)
+        if process is None or not bounds:
+            return process, rows
+        places = np.array([seen.row for seen in bounds], dtype=np.int64)
+        expected = gaussian.predict(process, self._pairs(places, rows))[0] + self._log_prior[places]
+        telling = [
+            replace(seen, standard_error_fraction=_BOUND_ERROR)
+            for seen, log_speed in zip(bounds, expected)
+            if log_speed > math.log(seen.tokens_per_s)
+        ]
+        return self._conditioned([*measured, *telling]) if telling else (process, rows)
+
+    def _conditioned(self, measured: list[Observation]) -> tuple[gaussian.Conditioned | None, IntColumn]:
         rows = np.array([seen.row for seen in measured], dtype=np.int64)
         if not measured:
             return None, rows
@@ -168,7 +189,7 @@ class Guide:
         return self.prior_utility[rows] + correction, deviation
 
     def _chance_of_fitting(self, rows: IntColumn, observations: tuple[Observation, ...]) -> FloatColumn:
-        seen = [one for one in observations if one.ended in (Ended.MEASURED, Ended.OUT_OF_MEMORY)]
+        seen = [one for one in observations if one.ended in (Ended.MEASURED, Ended.PRUNED, Ended.OUT_OF_MEMORY)]
         if not seen:
             return self.prior_fits[rows]
         observed = np.array([one.row for one in seen], dtype=np.int64)
@@ -199,6 +220,9 @@ class Guide:
         return own
 
 
+_RAN = (Ended.MEASURED, Ended.PRUNED, Ended.OUT_OF_MEMORY)
+
+
 def chance_of_running(axes: Axes, rows: IntColumn, observations: tuple[Observation, ...]) -> FloatColumn:
     """The chance that each candidate neither crashes nor hangs: of its axis values, the one with the worst record.
 
@@ -207,9 +231,7 @@ def chance_of_running(axes: Axes, rows: IntColumn, observations: tuple[Observati
     """
     chance: FloatColumn = np.ones(len(rows))
     failed = np.array([seen.row for seen in observations if seen.ended is Ended.FAILED], dtype=np.int64)
-    ran = np.array(
-        [seen.row for seen in observations if seen.ended in (Ended.MEASURED, Ended.OUT_OF_MEMORY)], dtype=np.int64
-    )
+    ran = np.array([seen.row for seen in observations if seen.ended in _RAN], dtype=np.int64)
     for axis in axes.axes:
         num_failed = np.bincount(axis.codes[failed], minlength=len(axis.values))
         num_ran = np.bincount(axis.codes[ran], minlength=len(axis.values))

@@ -13,13 +13,14 @@ from planner.search.scoring import memory_bytes, standard_error_fraction
 from planner.spec._record import record
 from planner.spec.columns import CandidateColumns, columns_of
 from planner.spec.kinds import Phase
-from planner.spec.trial import Measured, Outcome, OutOfMemory, TrialRecord
+from planner.spec.trial import Measured, Outcome, OutOfMemory, Pruned, TrialRecord
 
 
 class Ended(StrEnum):
     """How a trial ended, as far as the search cares."""
 
     MEASURED = "measured"
+    PRUNED = "pruned"  # ran, and was stopped because it was too slow: its speed is known as a bound from above
     OUT_OF_MEMORY = "out_of_memory"
     FAILED = "failed"  # crashed, hung, diverged, ended by the host: no statement about memory or speed
     RUNNING = "running"  # at another worker
@@ -27,7 +28,8 @@ class Ended(StrEnum):
 
 @record
 class Observation:
-    """One trial. `memory_bytes` is what it showed or, out of memory, at least what it would have needed."""
+    """One trial. `memory_bytes` is what it showed or, out of memory, at least what it would have needed;
+    `tokens_per_s` what it reached or, pruned, would have reached at most."""
 
     row: int
     ended: Ended
@@ -47,6 +49,13 @@ def observe(row: int, outcome: Outcome, *, usable_bytes: int) -> Observation:
             ended=Ended.MEASURED,
             tokens_per_s=outcome.tokens_per_s,
             standard_error_fraction=standard_error_fraction(outcome),
+            memory_bytes=float(memory_bytes(outcome)),
+        )
+    if isinstance(outcome, Pruned):
+        return Observation(
+            row=row,
+            ended=Ended.PRUNED,
+            tokens_per_s=outcome.tokens_per_s,
             memory_bytes=float(memory_bytes(outcome)),
         )
     if isinstance(outcome, OutOfMemory):

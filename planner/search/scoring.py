@@ -9,7 +9,7 @@ import numpy as np
 from planner.cost import Target
 from planner.spec.columns import CandidateColumns, FloatColumn
 from planner.spec.kinds import Objective
-from planner.spec.trial import Measured
+from planner.spec.trial import Measured, Pruned
 
 # For fewest_gpus: one GPU fewer outweighs any speed. e^50 is more than any two speeds differ by.
 _PER_GPU = 50.0
@@ -75,7 +75,7 @@ def study_value(measured: Measured, world_size: int, objective: Objective, *, ta
     return speed
 
 
-def memory_bytes(measured: Measured) -> int:
+def memory_bytes(measured: Measured | Pruned) -> int:
     """Device memory the trial showed. `device_used` is read at the end, and blocks given back under pressure are
     missing from it, so the allocator's own peak counts too."""
     return max(measured.device_used_bytes, measured.peak_reserved_bytes)

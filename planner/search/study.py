@@ -2,7 +2,8 @@
 
 Of each trial Optuna gets its parameters (the tuple of axis values), a value to maximise, and the constraint `memory`:
 the share by which the memory shown, or needed at least, exceeds what a winner may use. An out-of-memory trial is
-therefore COMPLETE with the worst value and a positive constraint; a crash, a hang, a divergence is FAIL. Optuna is
+therefore COMPLETE with the worst value and a positive constraint; one that was stopped because it was too slow is
+PRUNED; a crash, a hang, a divergence is FAIL. Optuna is
 imported here, in `shared` and in `samplers` only, and all are loaded when a search starts.
 """
 
@@ -55,8 +56,15 @@ class Told:
     trial: TrialRecord
     params: tuple[tuple[str, AxisValue], ...]
     observation: Observation
-    value: float | None  # None: the trial failed
+    value: float | None  # None: the trial failed, or was stopped early
     constraint: float | None
+
+    @property
+    def state(self) -> TrialState:
+        """Optuna's word for how it ended."""
+        if self.value is not None:
+            return TrialState.COMPLETE
+        return TrialState.PRUNED if self.observation.ended is Ended.PRUNED else TrialState.FAIL
 
     def attributes(self, place: StudyPlace) -> dict[str, Any]:
         """Optuna's user attributes; in a shared study the whole trial, so that the others get it."""
@@ -82,7 +90,7 @@ def told_of(trial: TrialRecord, observation: Observation, *, axes: Axes, problem
         params=tuple(axes.values_at(observation.row).items()),
         observation=observation,
         value=value,
-        constraint=None if value is None else observation.memory_bytes / problem.limit_bytes - 1.0,
+        constraint=observation.memory_bytes / problem.limit_bytes - 1.0 if observation.memory_bytes else None,
     )
 
 
@@ -146,7 +154,7 @@ def tell(study: optuna.Study, trial: Trial, told: Told, *, axes: Axes, place: St
             if told.constraint is not None:
                 trial.set_constraint(CONSTRAINT, told.constraint)
             if told.value is None:
-                study.tell(trial, state=TrialState.FAIL)
+                study.tell(trial, state=told.state)
             else:
                 study.tell(trial, told.value)
         except UpdateFinishedTrialError:  # taken back by another planner, to whom we were silent for too long
@@ -292,7 +300,7 @@ def _fail_abandoned(study: optuna.Study, place: StudyPlace) -> None:
 
 def _frozen(told: Told, axes: Axes, place: StudyPlace) -> FrozenTrial:
     trial = optuna.trial.create_trial(
-        state=TrialState.FAIL if told.value is None else TrialState.COMPLETE,
+        state=told.state,
         value=told.value,
         params=dict(told.params),
         distributions=dict(distributions_of(axes)),

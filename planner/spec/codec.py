@@ -35,7 +35,7 @@ def to_plain(value: Any) -> Any:
 
 
 # Members of unions of records; only these carry their class name.
-_TAGGED = frozenset({"Measured", "OutOfMemory", "HostOutOfMemory", "TimedOut", "Diverged", "Crashed"})
+_TAGGED = frozenset({"Measured", "Pruned", "OutOfMemory", "HostOutOfMemory", "TimedOut", "Diverged", "Crashed"})
 
 
 def from_plain(kind: type[T], value: Any, *, path: str = "") -> T:

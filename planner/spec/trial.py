@@ -20,6 +20,7 @@ class TrialTask:
 
     `ds_config_json` is the very text of the `ds_config.json` that would ship.
     `memory_limit_bytes` caps one rank (0: none): the allocator's share on CUDA, the process's data segment on CPU.
+    `hopeless_step_s`: a trial whose steps take longer is stopped early (0: never).
     `emulated_rank`: one process stands in for this rank of the layout, its peers are made up; None: all ranks run.
     """
 
@@ -33,6 +34,7 @@ class TrialTask:
     memory_limit_bytes: int = 0
     check_checkpoint: bool = False  # save and load a checkpoint once after the steps
     emulated_rank: int | None = None
+    hopeless_step_s: float = 0.0
     promise: RunPromise = RunPromise()  # of the plan, for the reference trainer's log
 
     @property
@@ -68,6 +70,8 @@ class RankReport:
     build_peak_bytes: int = 0  # reserved (CPU: resident) at most while model and engine were built
     checkpoint_peak_bytes: int = 0  # the same while a checkpoint was saved and loaded; 0: not checked
     start_s: float = 0.0  # from the fork until the rank stood in its process group
+    stopped_early: bool = False  # its steps were hopeless, and the rest of them was spared
+    allocated_by_step_bytes: tuple[int, ...] = ()  # allocated after each timed step (CPU: resident)
     compile_s: float = 0.0  # what torch.compile took in the warm-up steps; no part of any step's time
     emulation: EmulationReport | None = None  # of a process that stood in for one rank of a larger world
 
@@ -91,6 +95,28 @@ class Measured:
     @property
     def step_time_kind(self) -> Provenance:
         return self.time_kind or self.kind
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        return max(rank.peak_reserved_bytes for rank in self.ranks)
+
+    @property
+    def device_used_bytes(self) -> int:
+        return max(rank.device_used_bytes for rank in self.ranks)
+
+
+@record
+class Pruned:
+    """The trial ran, but its first timed steps were already hopeless, so it was stopped. `step_time_s`: the quickest of
+    them, which no full trial would have been far below; `tokens_per_s` is what that amounts to, at most.
+
+    Its memory is that of whole steps and as good as a full trial's.
+    """
+
+    step_time_s: float
+    tokens_per_s: float
+    limit_s: float  # a step of the best trial so far, with a margin
+    ranks: tuple[RankReport, ...]
 
     @property
     def peak_reserved_bytes(self) -> int:
@@ -156,7 +182,7 @@ class Crashed:
     log_tail: str
 
 
-Outcome: TypeAlias = Measured | OutOfMemory | HostOutOfMemory | TimedOut | Diverged | Crashed
+Outcome: TypeAlias = Measured | Pruned | OutOfMemory | HostOutOfMemory | TimedOut | Diverged | Crashed
 
 
 @record

@@ -27,6 +27,7 @@ from planner.spec import (
     Outcome,
     OutOfMemory,
     Phase,
+    Pruned,
     RankReport,
     TimedOut,
     TrialTask,
@@ -198,11 +199,15 @@ def _measured(reports: tuple[RankReport, ...], facts: TrialFacts) -> Outcome:
             step = wrong[0] if wrong else len(report.losses) - 1
             return Diverged(step=step, losses=report.losses, log_tail=tail)
     slowest = tuple(max(times) for times in zip(*(report.step_times_s for report in reports)))
+    tokens = promised * _tokens_per_sequence(facts.task)
+    if any(report.stopped_early for report in reports):
+        quickest_s, limit_s = min(slowest), facts.task.hopeless_step_s
+        return Pruned(step_time_s=quickest_s, tokens_per_s=tokens / quickest_s, limit_s=limit_s, ranks=reports)
     step_time_s, spread_s = median_and_spread(slowest)
     return Measured(
         step_time_s=step_time_s,
         step_time_spread_s=spread_s,
-        tokens_per_s=promised * _tokens_per_sequence(facts.task) / step_time_s,
+        tokens_per_s=tokens / step_time_s,
         ranks=reports,
     )
 

@@ -14,6 +14,7 @@ from planner.runtime.worker_steps import (
     StepFigures,
     StepTimes,
     TrialDiverged,
+    is_hopeless,
     run_steps,
 )
 from planner.spec import Phase, TrialTask
@@ -49,7 +50,7 @@ class _Pretender:
         )
 
 
-def _run(session: _Pretender, *, warmup_steps: int = 1, steps: int = 3) -> StepFigures:
+def _run(session: _Pretender, *, warmup_steps: int = 1, steps: int = 3, hopeless_step_s: float = 0.0) -> StepFigures:
     marks = TrialMarks(1)
     base = make_task()
     task = TrialTask(
@@ -60,8 +61,9 @@ def _run(session: _Pretender, *, warmup_steps: int = 1, steps: int = 3) -> StepF
         ds_config_json="{}",
         steps=steps,
         warmup_steps=warmup_steps,
+        hopeless_step_s=hopeless_step_s,
     )
-    figures = run_steps(session, task, PhaseClock(marks.of_rank(0)))
+    figures = run_steps(session, task, PhaseClock(marks.of_rank(0)), allocated=lambda: 10 * session.steps)
     assert marks.read(0) == (Phase.START, session.steps)
     return figures
 
@@ -99,3 +101,33 @@ def test_loss_that_is_not_finite_ends_the_trial_at_once(loss: float) -> None:
     assert caught.value.step == 2
     assert session.steps == 3
     assert caught.value.losses[:2] == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("times_s", "limit_s", "gives_up"),
+    [
+        ([], 1.0, False),
+        ([1.9], 1.0, False),  # a first step may be slow
+        ([2.1], 1.0, True),
+        ([1.9, 1.1], 1.0, True),
+        ([1.9, 0.9], 1.0, False),
+        ([1.9, 1.1, 0.99], 1.0, False),
+        ([9.0, 9.0], 0.0, False),
+    ],
+)
+def test_hopeless_is_what_two_steps_or_one_very_slow_one_show(
+    times_s: list[float], limit_s: float, gives_up: bool
+) -> None:
+    assert is_hopeless(times_s, limit_s) is gives_up
+
+
+def test_hopeless_trial_ends_early_and_says_so() -> None:
+    session = _Pretender()
+    figures = _run(session, steps=50, hopeless_step_s=0.004)
+    assert figures.stopped_early and len(figures.times_s) in (1, 2) and session.steps <= 3
+    assert figures.allocated_bytes == tuple(10 * (2 + place) for place in range(len(figures.times_s)))
+
+
+def test_trial_that_is_fast_enough_runs_to_its_end() -> None:
+    figures = _run(_Pretender(), steps=4, hopeless_step_s=3600.0)
+    assert not figures.stopped_early and len(figures.times_s) == 4

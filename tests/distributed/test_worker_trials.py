@@ -21,6 +21,7 @@ from planner.spec import (
     Measured,
     OutOfMemory,
     Phase,
+    Pruned,
     TimedOut,
 )
 from planner.trial import WarmPool
@@ -107,6 +108,14 @@ def test_checkpoint_is_saved_and_loaded_once_and_removed(pool: WarmPool, tmp_pat
     assert isinstance(outcome, Measured), outcome
     assert all(0 < report.checkpoint_peak_bytes <= report.device_used_bytes for report in outcome.ranks)
     assert list(tmp_path.iterdir()) == [tmp_path / "trial.log"]
+
+
+def test_hopeless_trial_is_stopped_on_all_ranks_after_the_same_step(pool: WarmPool, tmp_path: Path) -> None:
+    task = make_task(tiny_llama(), data_parallel_size=2, zero_stage=1, steps=40, hopeless_step_s=1e-6)
+    outcome = pool.run(task, timeout_s=LIMIT_S, log_path=tmp_path / "trial.log")
+    assert isinstance(outcome, Pruned), outcome
+    assert [len(report.step_times_s) for report in outcome.ranks] == [1, 1]
+    assert outcome.device_used_bytes > 0 and outcome.tokens_per_s > 0
 
 
 def test_memory_limit_makes_out_of_memory_real_and_the_next_trial_runs(pool: WarmPool, tmp_path: Path) -> None:

@@ -69,8 +69,6 @@ def test_listed_settings_reach_the_candidates() -> None:
     }
     assert found == set(TorchCompile)
     assert has_setting(columns.tuning, "cross_entropy", CrossEntropy.CHUNKED).all()
-    compiled = ~has_setting(columns.tuning, "torch_compile", TorchCompile.NONE)
-    assert (columns.tensor_parallel_size[compiled] == 1).all()
 
 
 def test_too_many_listed_values_are_refused_with_their_number() -> None:

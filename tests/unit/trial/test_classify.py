@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -12,10 +13,13 @@ from planner.spec import (
     Diverged,
     HostOutOfMemory,
     Measured,
+    Outcome,
     OutOfMemory,
     Phase,
+    Pruned,
     TimedOut,
 )
+from planner.spec.codec import from_plain, to_plain
 from planner.spec.worker import RankEnd, RankFailure
 from planner.trial import TrialFacts, classify_trial
 from tests.unit.trial import messages
@@ -276,3 +280,14 @@ def test_death_of_the_worker_by_the_kernels_killer_is_the_hosts_memory() -> None
 
 def test_worker_that_answers_no_more_is_a_time_out() -> None:
     assert isinstance(classify_trial(_worker_gone(None)), TimedOut)
+
+
+def test_trial_stopped_early_is_pruned_with_its_quickest_step_as_the_bound() -> None:
+    slow = replace(make_report(0, step_times_s=(3.0, 2.5)), stopped_early=True)
+    other = replace(make_report(1, step_times_s=(2.0, 2.6)), stopped_early=True)
+    task = replace(make_task(), hopeless_step_s=1.5)
+    outcome = classify_trial(make_facts(ended_well(0, slow), ended_well(1, other), task=task))
+    assert isinstance(outcome, Pruned)
+    assert (outcome.step_time_s, outcome.limit_s) == (2.6, 1.5)  # the slowest rank of each step: 3.0, 2.6
+    assert outcome.tokens_per_s == pytest.approx(8 * 128 / 2.6)
+    assert from_plain(Outcome, to_plain(outcome)) == outcome
