@@ -291,7 +291,7 @@ def what_would_fit(job: JobSpec) -> str:
     """The smallest larger cluster of the same nodes on which something fits with headroom, in words."""
     for factor in NODE_FACTORS:
         nodes = job.cluster.nodes * factor
-        larger = replace(job, cluster=replace(job.cluster, nodes=nodes), node_counts=())
+        larger = replace(job, cluster=replace(job.cluster, nodes=nodes, groups=()), node_counts=())
         space = enumerate_candidates(larger)
         if not len(space.columns):
             continue

@@ -88,7 +88,7 @@ class PriceFigures(StrictModel):
 
 def _figure_or_price(value: Any) -> Any:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return {"usd_per_hour": float(value)} if is_number else value
+    return {"usd_per_hour": float(value), "source": "own figure"} if is_number else value
 
 
 Price = Annotated[PriceFigures, BeforeValidator(_figure_or_price)]

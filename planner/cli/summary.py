@@ -27,6 +27,9 @@ def plan_summary(result: PlanResult) -> tuple[RenderableType, ...]:
     table.add_row("chosen", Text(one_line(chosen), style="bold"))
     table.add_row("why", Text(one_line(lead)))
     table.add_row("memory", Text(one_line(memory)))
+    for name, words in result.report.plan.hardware:
+        if name == "group":
+            table.add_row("nodes", Text(one_line(words)))
     for place, sentence in enumerate(explain_cautions(result.report)):
         table.add_row("" if place else "the run", Text(one_line(sentence)))
     for place, sentence in enumerate(explain_forecast(result.report.forecast)):

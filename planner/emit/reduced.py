@@ -48,7 +48,7 @@ def reduced_task(job: JobSpec, candidate: Candidate, *, deepspeed_version: str, 
         job,
         model=model,
         training=_training(job, small),
-        cluster=replace(job.cluster, gpu=replace(job.cluster.gpu, device=DeviceKind.CPU), nodes=1),
+        cluster=replace(job.cluster, gpu=replace(job.cluster.gpu, device=DeviceKind.CPU), nodes=1, groups=()),
     )
     return TrialTask(
         model=model,

@@ -94,7 +94,7 @@ def _mend_world(job: JobSpec) -> Iterator[str]:
     size = cluster.gpus_per_node if on_one_node else cluster.nodes
 
     def possible(count: int) -> bool:
-        other = replace(cluster, gpus_per_node=count) if on_one_node else replace(cluster, nodes=count)
+        other = replace(cluster, gpus_per_node=count) if on_one_node else replace(cluster, nodes=count, groups=())
         return has_candidate(replace(job, cluster=other, node_counts=()))
 
     below = next((n for n in range(size - 1, max(0, size - 1 - WORLD_TRIES), -1) if possible(n)), None)
