@@ -40,7 +40,7 @@ _BITSANDBYTES = re.compile(r"Error out of memory at line \d+ in file (?P<file>\S
 _LIBRARY = re.compile(
     r"(?P<library>CUBLAS|CUDNN|CUSOLVER|CUSPARSE|CUFFT|HIPBLAS|ROCBLAS|MIOPEN|CUTENSOR)_STATUS_ALLOC_FAILED"
     r"|(?P<nccl>(?:NCCL WARN |Last error:\s*)?Cuda failure (?:\d+ )?'out of memory')"
-    r"|(?P<nccl_cuda>NCCL WARN .{0,40}Failed to CUDA (?:m|c)alloc)"
+    r"|(?P<nccl_cuda>Failed to CUDA (?:m|c)alloc(?! host))"
     r"|(?P<rccl>HIP failure:? '?out of memory)"
     r"|Unable to find a valid cuDNN algorithm|(?P<workspace>CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED)"
     r"|CURAND_STATUS_ALLOCATION_FAILED|Failed to create cublas handle.{0,40}ALLOC"
@@ -48,7 +48,7 @@ _LIBRARY = re.compile(
 _MASKED = re.compile(
     r"NVML_SUCCESS == r INTERNAL ASSERT FAILED at .{0,200}CUDACachingAllocator"
     r"|CUBLAS_STATUS_NOT_INITIALIZED when calling `?cublasCreate"
-    r"|CUDNN_STATUS_NOT_INITIALIZED|CUBLAS_STATUS_NOT_INITIALIZED"
+    r"|CUDNN_STATUS_NOT_INITIALIZED|CUBLAS_STATUS_NOT_INITIALIZED|unable to find an engine to execute this"
 )
 _SINGLE = re.compile(
     r"Invalid buffer size: {SIZE}".replace("{SIZE}", r"[\d.]+ ?[kKMGT]i?B")

@@ -79,6 +79,7 @@ _SINGLE_FAILURES: tuple[bytes, ...] = (
     b"synNoMemory",
     b"_NOT_INITIALIZED",
     b"valid cuDNN algorithm",
+    b"unable to find an engine",
     b"Invalid buffer size",
     b"block with size larger than",
     b"unable to mmap",

@@ -80,11 +80,12 @@ class Figures:
 
 @record
 class Frame:
-    """One line of a traceback."""
+    """One line of a traceback. `code`: the source line below it, where one is printed."""
 
     file: str
     line: int
     function: str
+    code: str = ""
 
 
 @record

@@ -45,7 +45,7 @@ def decide_bare(situation: Situation) -> Verdict:
 def pins_memory(situation: Situation) -> bool:
     """Whether the failing call pins host memory, by its frames or its words."""
     event = situation.event
-    inner = [f"{frame.file}:{frame.function}" for frame in event.frames[-3:]]
+    inner = [f"{frame.file}:{frame.function}:{frame.code}" for frame in event.frames[-3:]]
     return any(map(_PINNING.search, inner)) or bool(_PINNING.search(event.text[:200]))
 
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from planner.diagnose.records import Frame, RunPhase
 
 MAX_FRAMES = 200
+_LONGEST_CODE = 200
 
 _PYTHON = re.compile(
     r'File "(?P<file>[^"\n]{1,400})"(?:, line (?P<line>\d{1,9}))?(?:, in (?P<function>[^\s:]{1,120}))?'
@@ -123,6 +125,8 @@ def read_frames(lines: Sequence[str]) -> tuple[Frame, ...]:
             frames.append(Frame(file=found["file"], line=int(found["line"] or 0), function=found["function"] or ""))
         elif frames and not frames[-1].function:
             frames[-1] = _completed(frames[-1], _RICH_CUT.match(text))
+        elif frames and not frames[-1].code:
+            frames[-1] = replace(frames[-1], code=text.strip()[:_LONGEST_CODE])
         if len(frames) >= MAX_FRAMES:
             break
     return tuple(frames)
@@ -132,7 +136,7 @@ def _completed(frame: Frame, rest: re.Match[str] | None) -> Frame:
     """A frame whose line number rich wrapped onto the next line (`trainer.py:283` / `0 in save_model`)."""
     if rest is None:
         return frame
-    return Frame(file=frame.file, line=int(f"{frame.line}{rest['digits'] or ''}"[:9]), function=rest["function"])
+    return replace(frame, line=int(f"{frame.line}{rest['digits'] or ''}"[:9]), function=rest["function"])
 
 
 def is_header(text: str) -> bool:
