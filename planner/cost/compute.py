@@ -31,7 +31,6 @@ _CPU_MATMUL_FRACTION = 0.6
 # its products run on units that did not grow: (989 / peak) ^ 0.3, 0.39 on Blackwell (SimuMax's rows of 131,072 tokens).
 _ATTENTION_EXPONENT = 0.3
 _EAGER_ATTENTION_FRACTION = 0.35  # batched products of head-size width
-_GROUPED_FRACTION = 0.55  # of a dense product: experts get uneven, smaller groups (grouped_mm); two H200 rows
 _MEMORY_FRACTION = 0.85  # of the memory bandwidth that streaming kernels reach
 # Small products fill the device badly: x / (x + half) in tokens and in the width that tensor parallelism leaves; what
 # fills a device grows with its peak: 128 at Hopper's 989 TFLOP/s.
@@ -64,7 +63,7 @@ def stage_work(shape: StageShape, *, axes: Axes, inputs: Inputs) -> Work:
     product_rate = peak * _matmul_fraction(axes, gpu=gpu) * _size_efficiency(axes, model=model, peak=peak)
     dense, grouped = _layer_matmul_flops(model)
     layer_flops = axes.tokens * (dense + grouped) / axes.tensor
-    matmul_s = axes.tokens * (dense + grouped / _GROUPED_FRACTION) / axes.tensor / product_rate
+    matmul_s = axes.tokens * (dense + grouped / profile.grouped_fraction) / axes.tensor / product_rate
     head_flops = axes.tokens * 2.0 * model.hidden_size * model.vocab_size / axes.tensor * shape.has_head
     attention_flops = axes.tokens * _attention_flops(axes, model=model) / axes.tensor
     sixteen = np.where(axes.is_fp8, gpu.peak_bf16_flops_per_s or peak, peak)  # fp8 runs attention and head in 16 bit
