@@ -58,7 +58,7 @@ class EstimateRow(StrictModel):
     micro_batch_size: Size = 1
     gradient_accumulation_steps: Size | None = None
     global_batch_size: Size | None = None
-    zero_stage: Annotated[int, Field(ge=0, le=3)] = 0
+    zero_stage: Annotated[int, Field(ge=0, le=3)] | None = None
     tensor_parallel_size: Size = 1
     pipeline_parallel_size: Size = 1
     sequence_parallel_size: Size = 1
@@ -154,6 +154,14 @@ def _is_plain(row: EstimateRow, model: ModelSpec) -> bool:
     return max(sizes) == 1 and row.precision is not Precision.FP8 and not model.num_experts and not model.kv_lora_rank
 
 
+def _usual_zero_stage(setting: Setting, *, data: int) -> int:
+    """What a runtime does unasked, where there is anyone to share with: DeepSpeed nothing; FSDP shards everything,
+    Megatron-Core the optimizer (`use_distributed_optimizer`, in all of NVIDIA's recipes)."""
+    if data == 1 or setting.profile.runtime is Runtime.DEEPSPEED:
+        return 0
+    return 3 if setting.profile.runtime is Runtime.FSDP else int(setting.profile.shards_optimizer)
+
+
 def _cluster(row: EstimateRow, known: Lookups) -> ClusterSpec:
     """The world: nodes x GPUs per node, or `world_size` in nodes as full as it allows."""
     usual = known.usual_node(row.gpu)
@@ -209,7 +217,7 @@ def _split(row: EstimateRow, setting: Setting, *, attention: Attention) -> Quest
         "tensor_sequence_parallel": row.runtime is Runtime.MEGATRON if sequence_split is None else sequence_split,
         "micro_batch_size": row.micro_batch_size,
         "gradient_accumulation_steps": accumulation,
-        "zero_stage": row.zero_stage,
+        "zero_stage": _usual_zero_stage(setting, data=data) if row.zero_stage is None else row.zero_stage,
         "precision": PRECISIONS.index(row.precision),
         "checkpointed_layers": checkpointing_code(row.activation_checkpointing),
         "attention": ATTENTIONS.index(attention),

@@ -47,7 +47,9 @@ def estimate(
     micro_batch_size: Annotated[int | None, _count("Sequences of one forward pass of a rank.")] = None,
     gradient_accumulation_steps: Annotated[int | None, _count("Forward passes per optimizer step; default 1.")] = None,
     global_batch_size: Annotated[int | None, _count("Sequences per optimizer step, instead of accumulation.")] = None,
-    zero_stage: Annotated[int | None, typer.Option(min=0, max=3, metavar="0-3", help="Default 0.")] = None,
+    zero_stage: Annotated[
+        int | None, typer.Option(min=0, max=3, metavar="0-3", help="Default 0; fsdp 3, Megatron-Core 1.")
+    ] = None,
     tensor_parallel_size: Annotated[int | None, _count("Default 1.")] = None,
     pipeline_parallel_size: Annotated[int | None, _count("Default 1.")] = None,
     sequence_parallel_size: Annotated[int | None, _count("Ulysses; default 1.")] = None,

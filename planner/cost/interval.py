@@ -17,16 +17,17 @@ _LOW_FRACTION, _HIGH_FRACTION, _HIGH_BYTES = 0.97, 1.04, 0.45 * _GIB
 _CPU_LOW_FRACTION, _CPU_HIGH_FRACTION = 0.8, 1.25
 
 
-def low_bytes(allocated: FloatColumn, *, fixed: FloatColumn, is_cpu: bool) -> FloatColumn:
-    """The least the run needs; `fixed`: context and communication buffers."""
-    return (_CPU_LOW_FRACTION if is_cpu else _LOW_FRACTION) * allocated + fixed
+def low_bytes(allocated: FloatColumn, *, fixed: FloatColumn, is_cpu: bool, doubt: float = 0.0) -> FloatColumn:
+    """The least the run needs; `fixed`: context and communication buffers; `doubt`: of a runtime that is not known as
+    well as DeepSpeed, a share of the tensors either way, of which two thirds count upwards."""
+    return ((_CPU_LOW_FRACTION if is_cpu else _LOW_FRACTION) - doubt) * allocated + fixed
 
 
-def high_bytes(allocated: FloatColumn, *, fixed: FloatColumn, is_cpu: bool) -> FloatColumn:
+def high_bytes(allocated: FloatColumn, *, fixed: FloatColumn, is_cpu: bool, doubt: float = 0.0) -> FloatColumn:
     """What the run surely makes do with."""
     if is_cpu:
         return _CPU_HIGH_FRACTION * allocated
-    return _HIGH_FRACTION * allocated + fixed + _HIGH_BYTES
+    return (_HIGH_FRACTION + doubt * 2.0 / 3.0) * allocated + fixed + _HIGH_BYTES
 
 
 def largest_fitting_bytes(memory: MemoryEstimate) -> float:

@@ -59,15 +59,15 @@ def memory_around(peak: Peak, *, axes: Axes, inputs: Inputs) -> Memory:
     """
     is_cpu = inputs.cluster.gpu.device is DeviceKind.CPU
     top = beside_tensors(axes, peak=peak, inputs=inputs)
-    fixed = top.communication + top.context
+    fixed, doubt = top.communication + top.context, inputs.profile.memory_doubt_fraction
     host, disk = _host_and_disk(axes, peak=peak, inputs=inputs)
     return Memory(
         peak=peak,
         slack=top.slack,
         communication=top.communication,
         context=top.context,
-        low=low_bytes(peak.allocated, fixed=fixed, is_cpu=is_cpu),
-        high=high_bytes(peak.allocated, fixed=fixed, is_cpu=is_cpu),
+        low=low_bytes(peak.allocated, fixed=fixed, is_cpu=is_cpu, doubt=doubt),
+        high=high_bytes(peak.allocated, fixed=fixed, is_cpu=is_cpu, doubt=doubt),
         host=host,
         disk=disk,
     )

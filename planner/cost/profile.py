@@ -18,6 +18,7 @@ class RuntimeProfile:
     """Constants of one runtime. Memory first, then time."""
 
     runtime: Runtime
+    shards_optimizer: bool = False  # unasked: where a configuration leaves its ZeRO stage out
     # -- what lives on the device
     fp32_gradients: bool = False  # gradients accumulate in an fp32 buffer of the whole (local) model
     keeps_gradients_twice: bool = False  # and the 16-bit ones that backward writes stay beside it
@@ -37,6 +38,7 @@ class RuntimeProfile:
     compiled: bool = False  # torch.compile: elementwise chains fused, their inputs recomputed
     compiles_loss: bool = True  # where it compiles: the loss too, not the layers alone
     communication_buffer_bytes: float = 0.0  # NCCL, per communicator
+    memory_doubt_fraction: float = 0.0  # of allocated bytes, either way, beyond DeepSpeed's; see `interval`
     # -- what shows in time
     backward_traffic_factor: float = 2.0  # of the forward's elementwise traffic; fused kernels read back less
     attention_copy_bytes: float = 0.0  # per element of query, key, value and output: copies between layouts
@@ -96,9 +98,10 @@ FSDP = RuntimeProfile(
     runtime=Runtime.FSDP,
     vocabulary_parallel=True,
     hugging_face_code=False,
+    loss_in_place=True,  # torchtitan compiles its loss, torchtune takes it in chunks: no fp32 copies side by side
     communication_buffer_bytes=64 * _MIB,
-    backward_traffic_factor=1.5,
-    attention_copy_bytes=2.0,
+    memory_doubt_fraction=0.03,
+    attention_copy_bytes=4.0,
     gradient_copy_bytes=6.0,
     overlap_gradients_fraction=0.8,
     overlap_gather_fraction=0.9,
@@ -111,7 +114,8 @@ FSDP = RuntimeProfile(
 
 # The same with a flash-attention package before its third version, as llm-foundry ran it: its kernels use Ampere's
 # instructions, so that their rate hardly grows on Hopper (Dao 2023, arXiv 2307.08691, section 4: 335 TFLOP/s at most).
-FSDP_AMPERE_ATTENTION = replace(FSDP, attention_fraction=0.33, attention_exponent=0.45)
+# Its loss is that package's too, one fused kernel.
+FSDP_AMPERE_ATTENTION = replace(FSDP, attention_fraction=0.33, attention_exponent=0.5, fused_cross_entropy=True)
 
 # Megatron-Core: fp32 main gradients for the whole local model (DistributedDataParallel), distributed optimizer as
 # ZeRO-1, fused kernels (bias-swiglu, norm, cross-entropy in place), vocabulary-parallel embedding and loss.
@@ -123,6 +127,7 @@ MEGATRON = RuntimeProfile(
     fused_activation=True,
     loss_in_place=True,
     communication_buffer_bytes=96 * _MIB,
+    memory_doubt_fraction=0.09,
     backward_traffic_factor=1.5,
     attention_copy_bytes=2.0,
     gradient_copy_bytes=10.0,
@@ -150,6 +155,7 @@ MEGATRON_PLAIN = replace(
     fused_activation=False,
     keeps_gathered_inputs=True,
     pipeline_kept_factor=1.6,
+    memory_doubt_fraction=0.15,
     loss_in_place=False,
     loss_bytes=14.0,  # logits in 16 bit and fp32, less their maximum in fp32, exponentials in fp32
     backward_traffic_factor=2.0,
@@ -194,4 +200,5 @@ def profile_for(
             profile = MEGATRON_PLAIN
         else:
             attention = Attention.FLASH
-    return replace(profile, compiled=compiled), attention
+    is_core = runtime is Runtime.MEGATRON and attention is Attention.FLASH
+    return replace(profile, compiled=compiled, shards_optimizer=is_core), attention

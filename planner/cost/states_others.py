@@ -50,6 +50,8 @@ def megatron_states(params: RankParameters, *, axes: Axes, profile: RuntimeProfi
     weights = np.where(axes.zero_stage == 3, parts.weight_shard, parts.local) * element
     owned = np.where(axes.zero_stage >= 1, parts.shard, parts.trained)
     optimizer = owned * (moments + np.where(axes.is_fp32, 0.0, 4.0))
+    optimizer = np.where(axes.offload_optimizer & (axes.zero_stage >= 1), 0.0, optimizer)
+    weights = np.where(axes.offload_param & (axes.zero_stage == 3), 0.0, weights)
     gradients = 4.0 * np.where(axes.zero_stage >= 2, parts.shard, parts.trained)
     if profile.keeps_gradients_twice:
         gradients = gradients + np.where(axes.is_fp32, 0.0, element * parts.trained)

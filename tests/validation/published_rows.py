@@ -214,6 +214,11 @@ def _words(cells: Cells) -> dict[str, Any]:
         said["attention"] = "eager"
     elif "flash" in kernel:
         said["attention"] = "flash"
+    offload = cells["offload"].lower()
+    if "cpu" in offload:
+        both = "cpu offload" in offload  # "full cpu offload", "cpu offload": of parameters and optimizer
+        said |= {"offload_optimizer": "cpu"} if both or "optimizer" in offload else {}
+        said |= {"offload_param": "cpu"} if both or "param" in offload else {}
     if "compile" in cells["framework"]:
         said["torch_compile"] = True
     return said
