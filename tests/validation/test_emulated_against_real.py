@@ -6,6 +6,7 @@ from pathlib import Path
 
 from planner.app.draft import draft_plan
 from planner.app.jobs import read_job
+from planner.app.progress import SilentProgress
 from planner.app.requests import PlanRequest
 from planner.spec import OutOfMemory, Phase
 from tests.validation.emulated_against_real import figures, layouts_of, table
@@ -21,7 +22,7 @@ search: {precision: fp32}
 def test_layouts_are_one_of_every_kind(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(JOB)
-    job, _ = read_job(PlanRequest(job_path=path, out_dir=tmp_path / "plan"))
+    job, _ = read_job(PlanRequest(job_path=path, out_dir=tmp_path / "plan"), console=SilentProgress())
     draft = draft_plan(job)
     chosen = layouts_of(draft)
     kinds = [(one.zero_stage, one.layout.tensor_parallel_size, one.layout.pipeline_parallel_size) for one in chosen]

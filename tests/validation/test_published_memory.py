@@ -8,7 +8,8 @@ from tests.validation import published_rows
 
 # Whole published configurations whose ZeRO stage and offload are said or do not matter.
 _RAN = ("vtrain_measured", "ultrascale_runs", "llm_foundry_readme", "internevo", "huggingface", "torchtune")
-_COUNTED = {"simumax": 0.95, "ultrascale_runs": 0.75, "bigscience_bloom": 0.75}  # share of rows inside the interval
+# Share of the rows inside the interval. What the whole device held (BLOOM) has no upper bound: cached blocks count.
+_COUNTED = {"simumax": 0.95, "ultrascale_runs": 0.75}
 
 
 @pytest.mark.parametrize("source", _RAN)
@@ -23,8 +24,6 @@ def test_interval_holds_what_was_seen(source: str) -> None:
     inside = 0
     for row in rows:
         memory = row.estimate.memory
-        beside = memory.breakdown.context_bytes + memory.breakdown.communication_bytes
-        cached = memory.breakdown.allocator_slack_bytes
-        seen = row.memory_bytes + (beside if row.counter == "allocated" else 0.0)
-        inside += memory.low_bytes <= seen <= memory.high_bytes + (0.0 if row.counter == "allocated" else cached)
+        seen = row.memory_bytes + memory.breakdown.context_bytes + memory.breakdown.communication_bytes
+        inside += memory.low_bytes <= seen <= memory.high_bytes
     assert inside >= _COUNTED[source] * len(rows)
