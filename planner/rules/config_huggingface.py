@@ -203,9 +203,8 @@ def _guessed(view: ConfigView) -> Iterable[Breach]:
         more = f" and {len(left) - _MOST_NAMED} more" if len(left) > _MOST_NAMED else ""
         yield Breach(
             key=left[0],
-            message="the file holds 'auto' and is taken for Hugging Face's; to DeepSpeed itself these are errors: "
-            + ", ".join(left[:_MOST_NAMED])
-            + more,
+            message="the file holds 'auto' and is taken for Hugging Face's; DeepSpeed itself fails on these "
+            "or drops them: " + ", ".join(left[:_MOST_NAMED]) + more,
             fix="say --consumer deepspeed, if no Trainer or accelerate reads the file first",
         )
 

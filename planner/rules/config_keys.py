@@ -109,6 +109,9 @@ def _blanks(mapping: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[Breac
             yield from _blanks(value, parts)
 
 
+_RENAMED = {"aio.thread_count": "intra_op_parallelism"}
+
+
 def _history(entry: Entry) -> KeyHistory | None:
     """When other releases took a key that this one does not know; None for a known key, or one that never was."""
     return key_history(entry.canonical_path) if entry.known is None else None
@@ -121,6 +124,7 @@ def _removed(view: ConfigView) -> Iterable[Breach]:
         if past is None or past.removed is None or version < past.removed:
             continue
         rejects = entry.block.strict or entry.block.path == ""
+        renamed = _RENAMED.get(entry.canonical_path, "")
         yield Breach(
             key=entry.path,
             message=f"DeepSpeed {dotted(past.removed)} and newer "
@@ -130,14 +134,16 @@ def _removed(view: ConfigView) -> Iterable[Breach]:
                 else f"no longer take {entry.name!r} and ignore it"
             )
             + f": {past.key.removed_why}",
-            fix="remove it",
+            fix=f"write {renamed!r} in its place" if renamed else "remove it",
             severity=None
             if rejects
             else (Severity.INFO if entry.value == 1 else Severity.WARNING),  # 1: no effect lost
             why=f"{entry.block.path} is read by pydantic, which refuses keys it does not know"
             if entry.block.strict
             else "",
-            patch=drop(entry.parts),
+            patch=merged(drop(entry.parts), put((*entry.parts[:-1], renamed), entry.value))
+            if renamed and entry.value != 1
+            else drop(entry.parts),
         )
 
 

@@ -33,6 +33,13 @@ _PARAMETERS: Mapping[str, frozenset[str]] = {
     "lion": frozenset({"lr", "betas", "weight_decay", "set_grad_none"}),
     "adagrad": frozenset({"lr", "eps", "weight_decay", "amsgrad", "fp32_optimizer_states"}),
 }
+# What other programs call a parameter of these constructors.
+_FOREIGN_PARAMETERS: Mapping[str, str] = {
+    **dict.fromkeys(("learning_rate", "lrate", "base_lr", "max_lr"), "lr"),
+    **dict.fromkeys(("epsilon", "adam_epsilon", "adam_eps"), "eps"),
+    **dict.fromkeys(("wd", "decay", "l2", "weight_decay_rate"), "weight_decay"),
+    **dict.fromkeys(("beta", "beta1", "beta2", "beta_1", "beta_2", "adam_beta1", "adam_beta2"), "betas"),
+}
 _DECAY_THAT_MATTERS = 1e-4  # times the rate, per step: less moves no weight within a run
 _DEFAULT_PEAK = 0.001
 _TESTED_WITH_ZERO = frozenset({"adam", "adamw", "adagrad", "lion", "muon"})
@@ -138,13 +145,16 @@ def _optimizer_parameters(view: ConfigView) -> Iterable[Breach]:
     if known is None or view.context.client_optimizer:
         return
     for name in [str(name) for name in view.block("optimizer.params") if name not in known | {"max_grad_norm"}][:20]:
-        near = near_matches(name, known, limit=1)
+        foreign = _FOREIGN_PARAMETERS.get(name.lower(), "")
+        near = (foreign,) if foreign in known else near_matches(name, known, limit=1)
         parts = ("optimizer", "params", name)
+        renames = foreign in known - {"betas"} and foreign not in view.block("optimizer.params")
+        renamed = merged(drop(parts), put((*parts[:-1], foreign), view.block("optimizer.params")[name]))
         yield Breach(
             key=f"optimizer.params.{name}",
             message=f"{view.get('optimizer.type')} takes no parameter {shown(name)}",
             fix=f"write {near[0]!r}" if near else "remove it",
-            patch=drop(parts) if not near else None,
+            patch=renamed if renames else None if near else drop(parts),
         )
     amsgrad = view.flag("optimizer.params.amsgrad") and view.offload_optimizer == "none"
     if view.optimizer_type in ("adam", "adamw", "lamb") and amsgrad and not view.flag("optimizer.params.torch_adam"):

@@ -571,3 +571,36 @@ def test_check_leaves_the_configuration_as_it_was() -> None:
     before = copy.deepcopy(given)
     check_config(given, context())
     assert given == before
+
+
+def test_states_on_nvme_are_not_said_to_fill_host_memory() -> None:
+    nvme = {"device": "nvme", "nvme_path": "/local_nvme", "pin_memory": True}
+    on_disk = config({"stage": 3, "offload_optimizer": nvme, "offload_param": nvme})
+    in_memory = config({"stage": 3, "offload_optimizer": CPU_OFFLOAD, "offload_param": CPU_OFFLOAD})
+    assert "offload-host-memory" not in codes(check_config(on_disk, context()))
+    assert "offload-host-memory" in codes(check_config(in_memory, context()))
+
+
+@pytest.mark.parametrize(
+    ("name", "meant", "is_renamed"),
+    [
+        ("learning_rate", "lr", True),
+        ("adam_epsilon", "eps", True),
+        ("beta1", "betas", False),
+        ("weigth_decay", "weight_decay", False),
+    ],
+)
+def test_other_programs_names_of_optimizer_parameters_are_translated(name: str, meant: str, is_renamed: bool) -> None:
+    broken = config(optimizer={"type": "AdamW", "params": {name: 0.5}})
+    (finding,) = [item for item in check_config(broken, context()) if item.code == "optimizer-parameter-unknown"]
+    assert finding.fix == f"write {meant!r}"
+    assert (finding.patch is not None) == is_renamed
+    if is_renamed:
+        assert finding.patch == {"optimizer": {"params": {name: None, meant: 0.5}}}
+
+
+def test_renamed_key_keeps_its_value() -> None:
+    old = config(aio={"thread_count": 4})
+    (finding,) = [item for item in check_config(old, context()) if item.code == "key-removed"]
+    assert finding.patch == {"aio": {"thread_count": None, "intra_op_parallelism": 4}}
+    assert "intra_op_parallelism" in finding.fix
