@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from planner.app.ability import Ability
+from planner.app.alike import stood_for
 from planner.app.forecast import target_of
 from planner.app.progress import OutlinedCandidate, SearchOutline
 from planner.app.uneven import UnevenRow, price_uneven, stands_on_groups, uneven_rows
@@ -59,6 +60,11 @@ class Draft:
     def fitting(self) -> BoolColumn:
         """Candidates that a plan may promise without a trial."""
         return fitting(self.job, self.estimates)
+
+    def worth_trying(self) -> BoolColumn:
+        """Candidates that a trial may be spent on: not screened, and no other stands for them."""
+        kept: BoolColumn = ~self.screened & ~stood_for(self.job, self.columns, order=self.order)
+        return kept
 
     def row(self, index: int) -> CandidateRow:
         """One candidate with its estimate."""
@@ -182,7 +188,7 @@ def fitting(job: JobSpec, estimates: EstimateColumns) -> BoolColumn:
 
 def search_problem(draft: Draft, *, seed: int, machine: str) -> SearchProblem:
     """The candidates worth trying, as the search takes them. Its rows are those of `draft` that are not screened."""
-    estimates, kept = draft.estimates, ~draft.screened
+    estimates, kept = draft.estimates, draft.worth_trying()
     priors = Priors(
         tokens_per_s=estimates.tokens_per_s[kept],
         step_time_s=estimates.step_time_s[kept],
@@ -212,7 +218,7 @@ def outline_search(
     """What will be tried, and at most how long it takes, before any of it happens."""
     job, runs = draft.job, ability.mode is not TrialMode.NONE
     preview = preview_search(problem, done=done)
-    kept = np.flatnonzero(~draft.screened)
+    kept = np.flatnonzero(draft.worth_trying())
     first = [int(kept[row]) for row in preview.first_rows] if runs else draft.order[:NUM_SHOWN].tolist()
     longest_s = preview.longest_s if runs else 0.0
     return SearchOutline(
@@ -224,6 +230,7 @@ def outline_search(
         num_combinations=draft.space.num_combinations,
         num_candidates=draft.num_candidates,
         num_screened=int(draft.screened.sum()),
+        num_alike=int((~draft.screened & ~draft.worth_trying()).sum()),
         max_trials=preview.num_trials if runs else 0,
         longest_s=longest_s + (VALIDATION_S if validate else 0.0),
         num_trials_done=len(done),

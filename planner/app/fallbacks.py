@@ -51,6 +51,8 @@ def plan_fallbacks(selection: Selection, *, job: JobSpec, machine: Machine, vali
 def _cheaper(selection: Selection, job: JobSpec, machine: Machine) -> tuple[Fallback, ...]:
     """Steps that the rules take and that need less memory than the one kept before."""
     steps = less_memory(selection.candidate, job)
+    if job.cluster.groups:  # another layout would need another partition of its own
+        steps = tuple(step for step in steps if step.candidate.layout == selection.candidate.layout)
     candidates = (selection.candidate, *(step.candidate for step in steps))
     estimates = estimate_candidates(job, candidates, calibration=selection.calibration)
     kept: list[Fallback] = []

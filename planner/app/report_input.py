@@ -126,6 +126,9 @@ def _runner_up(plan: Plan, selection: Selection, *, draft: Draft) -> Candidate |
 
 
 def _stages(plan: Plan, selection: Selection, *, job: JobSpec) -> tuple[StageProfile, ...]:
+    """Nothing of a pipeline over several kinds of nodes: no three of its stages stand for the others."""
+    if job.cluster.groups:
+        return ()
     return stage_profiles(
         plan.candidate,
         model=job.model,

@@ -23,6 +23,10 @@ def outline_lines(outline: SearchOutline) -> tuple[str, ...]:
     lines = [f"{one_line(outline.job_name)}: {legal} of {plural(outline.num_combinations, 'combination')}"]
     if outline.num_screened:
         lines[0] += f"; {format_count(outline.num_screened)} cannot fit and will not be tried"
+    if outline.num_alike and outline.mode is not TrialMode.NONE:
+        lines.append(
+            f"{format_count(outline.num_alike)} are not tried: with one data-parallel rank, one ZeRO stage stands for all"
+        )
     lines.append(_trials_line(outline))
     if outline.num_trials_done:
         lines.append(f"{plural(outline.num_trials_done, 'trial')} kept from an earlier run")

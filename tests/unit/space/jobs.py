@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from planner.spec import (
     ClusterSpec,
+    Deadline,
     DeviceKind,
     GpuSpec,
     JobSpec,
@@ -114,6 +115,7 @@ def job(
         cluster=on or cluster(),
         ranges=SearchRanges(**ranges),  # type: ignore[arg-type]
         objective=objective,
+        deadline=Deadline(within_s=1e6) if objective is Objective.DEADLINE else None,
     )
 
 
