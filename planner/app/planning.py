@@ -21,6 +21,7 @@ from planner.app.pin import Pinned, find_pinned
 from planner.app.pin_trial import TriedPin, try_pinned
 from planner.app.progress import Progress, SearchOutline
 from planner.app.refinement import in_two_looks, second_look
+from planner.app.remeasure import close_race, measure_again
 from planner.app.requests import PlanRequest, PlanResult
 from planner.app.selection import Selection, choices_by_model, choices_by_trials
 from planner.app.trials import TrialEvaluator, open_pool
@@ -251,6 +252,8 @@ def _search(run_dir: RunDir, planning: Planning, *, done: tuple[TrialRecord, ...
         evaluator = _evaluator(planning, pool=pool, run_dir=run_dir)
         ports = SearchPorts(evaluator=evaluator, place=place, on_trial=keep)
         result = _look_twice(run_dir, planning, ports=ports, done=done)
+        if place.is_ours_alone:
+            result = _decide_close_race(run_dir, planning, result, evaluator=evaluator)
         if planning.pinned is None:
             return TriedPin(result=result)
         tried = try_pinned(
@@ -260,6 +263,23 @@ def _search(run_dir: RunDir, planning: Planning, *, done: tuple[TrialRecord, ...
             console.note(f"your layout ({planning.pinned.pin.text}) is trial {tried.trial.number}")
             console.trial_ended(tried.trial, best=result.choice.winner if result.choice is not None else None)
         return tried
+
+
+def _decide_close_race(
+    run_dir: RunDir, planning: Planning, result: SearchResult, *, evaluator: Evaluator
+) -> SearchResult:
+    """The result with winner and runner-up measured once more where nothing else tells them apart."""
+    spent_s = sum(trial.duration_s for trial in result.trials)
+    pair = close_race(result, planning.problem.policy, spent_s=spent_s)
+    if not pair:
+        return result
+    planning.console.note(
+        f"trials {pair[0].number} and {pair[1].number} are closer than their measurements' spread: both once more"
+    )
+    result, again = measure_again(pair, result, evaluator=evaluator, run_dir=run_dir)
+    for trial in again:
+        planning.console.trial_ended(trial, best=None)
+    return result
 
 
 def _look_twice(

@@ -25,7 +25,7 @@ def outline_lines(outline: SearchOutline) -> tuple[str, ...]:
         lines[0] += f"; {format_count(outline.num_screened)} cannot fit and will not be tried"
     if outline.num_alike and outline.mode is not TrialMode.NONE:
         lines.append(
-            f"{format_count(outline.num_alike)} are not tried: with one data-parallel rank, one ZeRO stage stands for all"
+            f"{format_count(outline.num_alike)} not tried: with one data-parallel rank one ZeRO stage stands for all"
         )
     lines.append(_trials_line(outline))
     if outline.num_trials_done:

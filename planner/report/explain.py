@@ -68,7 +68,8 @@ def explain_winner(report: ReportInput) -> str:
     if search.num_candidates == 1:
         among = "the only legal candidate"
     elif plan.trial_number >= 0:
-        among = f"{superlative} of {format_count(search.num_trials)} tried out of {legal}"
+        num_tried = len({trial.key for trial in report.trials}) or search.num_trials
+        among = f"{superlative} of {format_count(num_tried)} tried out of {legal}"
     else:
         cannot_fit = f", {format_count(search.num_screened)} of which cannot fit" if search.num_screened else ""
         among = f"{superlative} by the model of {legal}{cannot_fit}; none was tried"

@@ -56,12 +56,14 @@ def test_what_would_fit_is_a_cluster_on_which_something_does(tmp_path: Path) -> 
     assert draft_of(tmp_path, f"cluster.nodes={nodes}", "cluster.gpus_per_node=4", text=LLAMA_70B).fitting().any()
 
 
-def test_search_problem_holds_the_candidates_that_are_not_screened(tmp_path: Path) -> None:
+def test_search_problem_holds_the_candidates_that_are_worth_trying(tmp_path: Path) -> None:
     draft = draft_of(tmp_path, text=LLAMA_70B)
     problem = search_problem(draft, seed=3, machine="m")
-    assert len(problem.columns) == int((~draft.screened).sum()) < len(draft.columns)
+    kept = draft.worth_trying()
+    assert not (kept & draft.screened).any()
+    assert len(problem.columns) == int(kept.sum()) < len(draft.columns)
     assert (problem.seed, problem.machine, problem.policy) == (3, "m", draft.job.trials)
-    np.testing.assert_array_equal(problem.priors.tokens_per_s, draft.estimates.tokens_per_s[~draft.screened])
+    np.testing.assert_array_equal(problem.priors.tokens_per_s, draft.estimates.tokens_per_s[kept])
 
 
 def test_outline_bounds_trials_and_time_and_counts_what_is_kept(tmp_path: Path) -> None:
