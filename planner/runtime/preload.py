@@ -29,7 +29,7 @@ LAZY_MODULES = (
 def preload_deepspeed() -> None:
     """Import what DeepSpeed loads lazily."""
     for name in LAZY_MODULES:
-        _import_ahead(name)
+        import_ahead(name)
 
 
 def preload_model_code(model_type: str) -> None:
@@ -37,10 +37,11 @@ def preload_model_code(model_type: str) -> None:
     auto = importlib.import_module("transformers.models.auto.configuration_auto")
     if model_type in auto.CONFIG_MAPPING_NAMES:
         name = auto.model_type_to_module_name(model_type)
-        _import_ahead(f"transformers.models.{name}.modeling_{name}")
+        import_ahead(f"transformers.models.{name}.modeling_{name}")
 
 
-def _import_ahead(name: str) -> None:
+def import_ahead(name: str) -> None:
+    """Import a module; one that cannot be is only told of."""
     try:
         importlib.import_module(name)
     except ImportError as problem:  # a rank that needs it will fail with it, in its own log; the others do not care

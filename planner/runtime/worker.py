@@ -16,7 +16,7 @@ import sys
 import time
 from types import FrameType
 
-from planner.runtime.preload import preload_deepspeed, preload_model_code
+from planner.runtime.preload import import_ahead, preload_deepspeed, preload_model_code
 from planner.runtime.worker_process import die_with_parent
 from planner.spec.codec import DecodeError
 from planner.spec.worker import (
@@ -79,13 +79,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--parent-pid", type=int, required=True)
     parser.add_argument("--python-path", action="append", default=[], help="put before sys.path; for user modules")
     parser.add_argument("--model-type", action="append", default=[], help="import this model family at the start")
+    parser.add_argument("--module", action="append", default=[], help="import this, too, at the start where it exists")
     options = parser.parse_args(arguments)
     die_with_parent(options.parent_pid, signal.SIGTERM)
     answers = _take_over_standard_output()
     sys.path[:0] = options.python_path
     began_s = time.monotonic()
     try:
-        warm_up(options.model_type)
+        warm_up(options.model_type, modules=options.module)
     except Exception as problem:
         answers.tell(WorkerRefused(message=f"{type(problem).__name__}: {problem}"))
         raise
@@ -111,13 +112,15 @@ def _take_over_standard_output() -> Answers:
     return answers
 
 
-def warm_up(model_types: list[str]) -> None:
+def warm_up(model_types: list[str], *, modules: list[str]) -> None:
     """Import all that a trial needs, and check that no device was touched on the way."""
     for name in ("torch", "deepspeed", "transformers", "planner.runtime.worker_trial"):
         importlib.import_module(name)
     preload_deepspeed()
     for model_type in model_types:
         preload_model_code(model_type)
+    for module in modules:
+        import_ahead(module)
     torch = importlib.import_module("torch")
     if torch.cuda.is_initialized():
         raise RuntimeError("importing initialised CUDA; a forked child could not use the device any more")

@@ -25,6 +25,8 @@ from planner.runtime.emulation_trial import EmulatedTrial
 from planner.runtime.failure import describe_failure
 from planner.runtime.limits import limit_memory
 from planner.runtime.measure import GpuMemory, Meter, SectionPeaks, open_meter
+from planner.runtime.script_rank import ScriptSeat, measure_script
+from planner.runtime.script_run import Seat
 from planner.runtime.session import TrainingSession, build_session
 from planner.runtime.worker_marks import RankMarks
 from planner.runtime.worker_process import (
@@ -34,7 +36,7 @@ from planner.runtime.worker_process import (
     offer_to_the_kernel_first,
 )
 from planner.runtime.worker_steps import PhaseClock, StepFigures, run_steps
-from planner.spec import Phase, RankReport, TorchCompile, TrialTask
+from planner.spec import DeviceKind, Phase, RankReport, ScriptCall, TorchCompile, TrialTask
 from planner.spec._record import record
 from planner.spec.codec import to_plain
 from planner.spec.worker import RankResult, rank_log_name
@@ -103,6 +105,8 @@ def _settle_in(seat: RankSeat) -> None:
 def _run_and_report(seat: RankSeat, task: TrialTask, marks: RankMarks) -> int:
     meter = open_meter(task.device, local_rank=seat.rank, gpus_before=seat.gpus_before)
     try:
+        if task.script is not None:
+            _measure_script(seat, task, task.script, meter, PhaseClock(marks))
         result = RankResult(report=_measure(seat, task, meter, PhaseClock(marks)))
     except BaseException as error:  # SystemExit of a user's module, too, is only the end of this trial
         failed_at_s = time.monotonic()
@@ -115,6 +119,39 @@ def _run_and_report(seat: RankSeat, task: TrialTask, marks: RankMarks) -> int:
     if seat.world_size > 1:
         torch.distributed.barrier()  # Keep: a rank that leaves early breaks its peers' last collective
     return 0
+
+
+def _end_with(seat: RankSeat, result: RankResult) -> NoReturn:
+    """Leave the result and end the process here and now, deep inside the user's script, which cannot prevent it."""
+    _leave(seat, result)
+    if result.report is not None and seat.world_size > 1:
+        torch.distributed.barrier()  # Keep: as in `_run_and_report`
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0 if result.report is not None else 1)
+
+
+def _measure_script(seat: RankSeat, task: TrialTask, script: ScriptCall, meter: Meter, clock: PhaseClock) -> NoReturn:
+    """Run the user's own script in this rank's seat. Ends the process, or raises what the script raised."""
+    if task.device is DeviceKind.CUDA:
+        torch.cuda.set_device(seat.rank)
+    limit_memory(task, local_rank=seat.rank)
+
+    def fail(error: BaseException) -> NoReturn:
+        failed_at_s = time.monotonic()
+        lift_data_limit()
+        print(f"[trial] {error}", file=sys.stderr)
+        _end_with(seat, RankResult(failure=describe_failure(error, task, meter, failed_at_s=failed_at_s)))
+
+    place = ScriptSeat(
+        seat=Seat(rank=seat.rank, world_size=seat.world_size, master_port=int(seat.init_method.rpartition(":")[2])),
+        scratch_dir=seat.scratch_dir,
+        log=Path(seat.scratch_dir) / rank_log_name(seat.rank),
+        start_s=time.monotonic() - seat.forked_at_s,
+        on_report=lambda report: _end_with(seat, RankResult(report=report)),
+        on_failure=fail,
+    )
+    measure_script(script, task, meter, clock, place=place)
 
 
 def _leave(seat: RankSeat, result: RankResult) -> None:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 
 from planner.runtime.measure import read_driver_memory
+from planner.runtime.script_rank import write_script_files
 from planner.runtime.worker_marks import TrialMarks
 from planner.runtime.worker_process import native_threads, settle_memory
 from planner.runtime.worker_rank import RankSeat, result_path, run_rank
@@ -44,6 +45,7 @@ def fork_ranks(request: RunRequest, marks: TrialMarks, *, answers_descriptor: in
     if native_threads():
         print(f"[worker] native threads at the fork: {', '.join(native_threads())}", file=sys.stderr)
     gpus_before = read_driver_memory() if request.task.device is DeviceKind.CUDA else ()
+    write_script_files(request.task, request.scratch_dir)
     settle_memory()
     world_size = request.task.num_processes
     init_method = f"tcp://127.0.0.1:{_free_port()}"

@@ -30,12 +30,14 @@ from planner.spec.kinds import (
     Precision,
     Provenance,
     Runtime,
+    ScriptKind,
     TrialMode,
     weakest,
 )
 from planner.spec.model import ModelSpec, ParameterCounts, TracedModule
 from planner.spec.plan import PLAN_FORMAT, Fallback, Plan, Promise, RunnerUp, SearchSummary, ValidationStep
 from planner.spec.run import MemoryBudget, RunPromise, RunSpec
+from planner.spec.script import ScriptCall
 from planner.spec.traffic import CollectiveCount, CollectiveKind, EmulationReport
 from planner.spec.trial import (
     Crashed,
@@ -116,6 +118,8 @@ __all__ = [
     "RunSpec",
     "RunnerUp",
     "Runtime",
+    "ScriptCall",
+    "ScriptKind",
     "SearchRanges",
     "SearchSummary",
     "StageProfile",

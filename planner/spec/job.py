@@ -12,6 +12,7 @@ from planner.spec.kinds import (
     OffloadDevice,
     OptimizerName,
     Precision,
+    ScriptKind,
     TrialMode,
 )
 from planner.spec.model import ModelSpec
@@ -103,7 +104,11 @@ class TrialPolicy:
 
 @record
 class LaunchSpec:
-    """`command` "" means the reference trainer. `python_path`: absolute folders of the job's own modules."""
+    """`command` "" means the reference trainer. `python_path`: absolute folders of the job's own modules.
+
+    `folder`: absolute, where the user's command starts; "" where the start script is called from. `base_config_json`:
+    the user's own DeepSpeed config as JSON text, over which the plan lays its keys; "" for the planner's own.
+    """
 
     launcher: Launcher = Launcher.TORCHRUN
     command: str = ""
@@ -112,6 +117,9 @@ class LaunchSpec:
     kubernetes: tuple[tuple[str, str], ...] = ()  # image, namespace
     master_port: int = 29500
     python_path: tuple[str, ...] = ()
+    script_kind: ScriptKind = ScriptKind.DEEPSPEED
+    folder: str = ""
+    base_config_json: str = ""
 
 
 @record

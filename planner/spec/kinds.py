@@ -87,6 +87,14 @@ class Launcher(StrEnum):
     KUBERNETES = "kubernetes"
 
 
+class ScriptKind(StrEnum):
+    """Whose loop the user's own training script runs: decides which settings of the config the script brings itself."""
+
+    DEEPSPEED = "deepspeed"
+    HUGGINGFACE = "huggingface"  # transformers' Trainer
+    ACCELERATE = "accelerate"  # a loop of the user's own on accelerate
+
+
 class DeviceKind(StrEnum):
     CUDA = "cuda"
     CPU = "cpu"

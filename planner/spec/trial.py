@@ -11,6 +11,7 @@ from planner.spec.job import TrainingSpec
 from planner.spec.kinds import DeviceKind, Phase, Provenance
 from planner.spec.model import ModelSpec
 from planner.spec.run import RunPromise
+from planner.spec.script import ScriptCall
 from planner.spec.traffic import EmulationReport
 
 
@@ -36,6 +37,7 @@ class TrialTask:
     emulated_rank: int | None = None
     hopeless_step_s: float = 0.0
     promise: RunPromise = RunPromise()  # of the plan, for the reference trainer's log
+    script: ScriptCall | None = None  # the user's own script runs instead of our builder
 
     @property
     def num_processes(self) -> int:

@@ -195,7 +195,8 @@ def _measured(reports: tuple[RankReport, ...], facts: TrialFacts) -> Outcome:
             )
             return Crashed(rank=report.rank, phase=Phase.FINISH, exit_code=0, message=message, log_tail=tail)
         wrong = [step for step, loss in enumerate(report.losses) if not math.isfinite(loss)]
-        if wrong or report.skipped_steps >= len(report.losses):
+        # A script of the user's may show no losses; its watch has seen to it that some step was taken.
+        if wrong or (report.losses and report.skipped_steps >= len(report.losses)):
             step = wrong[0] if wrong else len(report.losses) - 1
             return Diverged(step=step, losses=report.losses, log_tail=tail)
     slowest = tuple(max(times) for times in zip(*(report.step_times_s for report in reports)))

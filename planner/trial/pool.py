@@ -46,7 +46,8 @@ class WarmPool:
 
     Entering only starts the worker, so that other work can go on while it imports; `wait_ready` and `run` wait for it.
     Enter it on a thread that outlives it: the kernel ends the worker when the thread that started it ends.
-    `model_types`: families (transformers' `model_type`) to import at the start rather than before their first trial.
+    `model_types`: families (transformers' `model_type`) to import at the start rather than before their first trial;
+    `modules`: what else to import then, where it is installed.
     `environment`: variables of the job for the ranks. `extra_python_path`: where the job's own modules lie.
     """
 
@@ -55,11 +56,13 @@ class WarmPool:
         device: DeviceKind,
         *,
         model_types: tuple[str, ...] = (),
+        modules: tuple[str, ...] = (),
         extra_python_path: tuple[Path, ...] = (),
         environment: Mapping[str, str] | None = None,
         start_timeout_s: float = 600.0,
     ) -> None:
         self._model_types = model_types
+        self._modules = modules
         self._python_path = extra_python_path
         self._environment = worker_environment(device, os.environ, extra=environment)
         self._start_timeout_s = start_timeout_s
@@ -139,7 +142,9 @@ class WarmPool:
         return outcome
 
     def _start(self) -> WorkerProcess:
-        self._worker = WorkerProcess(self._environment, python_path=self._python_path, model_types=self._model_types)
+        self._worker = WorkerProcess(
+            self._environment, python_path=self._python_path, model_types=self._model_types, modules=self._modules
+        )
         self._worker_is_ready = False
         return self._worker
 

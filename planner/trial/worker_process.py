@@ -37,7 +37,12 @@ class WorkerProcess:
     """
 
     def __init__(
-        self, environment: Mapping[str, str], *, python_path: tuple[Path, ...] = (), model_types: tuple[str, ...] = ()
+        self,
+        environment: Mapping[str, str],
+        *,
+        python_path: tuple[Path, ...] = (),
+        model_types: tuple[str, ...] = (),
+        modules: tuple[str, ...] = (),
     ) -> None:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  closed by `end`
         command = [sys.executable, "-m", "planner.runtime.worker", "--parent-pid", str(os.getpid())]
@@ -45,6 +50,8 @@ class WorkerProcess:
             command += ["--python-path", str(folder)]
         for model_type in model_types:
             command += ["--model-type", model_type]
+        for module in modules:
+            command += ["--module", module]
         worker_input, self._requests = os.pipe()
         self._answers, worker_output = os.pipe()
         try:
