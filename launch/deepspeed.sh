@@ -10,6 +10,8 @@ set -euo pipefail
 
 MASTER_PORT=${MASTER_PORT:-@@{master_port}}
 
+@@{devices}
+
 # The launcher as a module, so that it is the one of this interpreter. No host file: this machine alone.
-exec @@{supervisor}"$PYTHON" -m deepspeed.launcher.runner --hostfile='' --num_gpus=@@{processes} --master_port="$MASTER_PORT" \
+exec @@{supervisor}"$PYTHON" -m deepspeed.launcher.runner --hostfile='' "${devices[@]}" --master_port="$MASTER_PORT" \
   @@{program} "$@"

@@ -6,7 +6,6 @@ set -euo pipefail
 
 @@{environment}
 
-# The operator sets MASTER_ADDR, MASTER_PORT and, as RANK, the number of the pod.
-exec "${PYTHON:-python3}" -m torch.distributed.run --nnodes=@@{nodes} --nproc-per-node=@@{processes} \
-  --node-rank="$RANK" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" \
+@@{node_rank}
+exec "${PYTHON:-python3}" @@{agent} \
   @@{program} "$@"

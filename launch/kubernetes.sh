@@ -15,10 +15,10 @@ if (( $# )); then
   exit 2
 fi
 
-# The plan's files become a config map that every pod mounts; the job is the training operator's PyTorchJob.
+# The plan's files become a config map that every pod mounts; the job itself is in the manifest.
 kubectl create configmap @@{name} --namespace=@@{namespace} \
   --from-file="$PLAN_DIR"/ds_config.json --from-file="$PLAN_DIR"/task.json \
   --from-file="$PLAN_DIR"/launch/kubernetes-pod.sh --dry-run=client --output=yaml |
   kubectl apply --filename=-
 kubectl apply --filename="$PLAN_DIR"/launch/kubernetes.yaml
-printf 'follow it with: kubectl --namespace=%s logs --follow %s-master-0\n' @@{namespace} @@{name}
+printf 'follow it with: kubectl --namespace=%s logs --follow %s\n' @@{namespace} @@{first_pod}

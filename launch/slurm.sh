@@ -12,4 +12,4 @@ fi
 mkdir -p -- "$PLAN_DIR"/logs
 
 # The batch script runs from Slurm's own copy of it, so it is told where the plan lies.
-exec sbatch "$PLAN_DIR"/launch/slurm.sbatch "$PLAN_DIR" "$@"
+exec sbatch "$PLAN_DIR"/@@{batch} "$PLAN_DIR" "$@"

@@ -9,5 +9,5 @@ set -euo pipefail
 @@{python}
 
 # exec: signals reach the first program itself, which ends all ranks.
-exec @@{supervisor}"$PYTHON" -m torch.distributed.run --standalone --nproc-per-node=@@{processes} \
+exec @@{supervisor}"$PYTHON" @@{agent} \
   @@{program} "$@"

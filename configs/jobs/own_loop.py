@@ -1,4 +1,4 @@
-"""A training loop on DeepSpeed as anybody writes it: it reads its config from `--deepspeed_config` and knows no planner."""
+"""A training loop on DeepSpeed that reads its config from `--deepspeed_config` and knows no planner."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""Fine-tuning with Hugging Face's Trainer, whose arguments come from the command line (`--deepspeed FILE` among them)."""
+"""Fine-tuning with Hugging Face's Trainer, whose arguments come from the command line."""
 
 import torch
 from transformers import HfArgumentParser, LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments

@@ -42,7 +42,9 @@ def decide_trials(job: JobSpec, machine: Machine) -> Ability:
         )
     gpu = _stand_in(job.cluster, machine)
     if gpu is not None:
-        return Ability(mode=TrialMode.EMULATED, note=_emulation_note(job.cluster, machine, gpu=gpu), gpu=gpu)
+        note = _emulation_note(job.cluster, machine, gpu=gpu)
+        own = "; they run the reference trainer on the same model, not your script" if job.launch.command else ""
+        return Ability(mode=TrialMode.EMULATED, note=note + own, gpu=gpu)
     if wanted is TrialMode.EMULATED:
         raise TrialsUnavailable(
             "emulated trials of this job cannot run on this machine",

@@ -28,6 +28,7 @@ from planner.app.trials import TrialEvaluator, open_pool
 from planner.app.validate import validate_selection
 from planner.app.write import PlanParts, refuse_unlaunchable, write_plan_folder
 from planner.cost import Calibration
+from planner.emit import as_reference, following_notes
 from planner.errors import InputError, NotExpressible, TrialsUnavailable
 from planner.jobfile import dump_job, parse_pin
 from planner.report.wording import short_candidate
@@ -96,6 +97,8 @@ def prepare(
     """Everything before the first trial: which trials can run here, the candidates, what the model says of them."""
     pin = parse_pin(request.pin) if request.pin else None
     earlier = earlier or Earlier()
+    for note in following_notes(job.launch):
+        console.note(note)
     ability = decide_trials(job, machine)
     if job.trials.max_trials == 0 and job.trials.mode is TrialMode.AUTO and not request.resume:
         ability = Ability(mode=TrialMode.NONE, note="max_trials is 0: every number is computed")
@@ -301,7 +304,8 @@ def _look_twice(
 def _evaluator(planning: Planning, *, pool: WarmPool, run_dir: RunDir) -> Evaluator:
     job, machine, on_start = planning.job, planning.machine, planning.console.trial_started
     if planning.ability.gpu is not None:
-        stage = Stage(job=job, machine=machine, gpu=planning.ability.gpu)
+        # No process can stand in for a rank of a script that it does not know: the reference trainer does.
+        stage = Stage(job=as_reference(job), machine=machine, gpu=planning.ability.gpu)
         return EmulatedEvaluator(stage, pool=pool, run_dir=run_dir, on_start=on_start)
     return TrialEvaluator(job, pool=pool, run_dir=run_dir, machine=machine, on_start=on_start)
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from planner.emit import render_ds_config_text
+from planner.emit import render_ds_config_text, script_call
 from planner.rundir import RunDir
 from planner.search import hopeless_step_s
-from planner.spec import Candidate, DeviceKind, JobSpec, Outcome, TorchCompile, TrialRecord, TrialTask
+from planner.spec import Candidate, DeviceKind, JobSpec, Outcome, ScriptKind, TorchCompile, TrialRecord, TrialTask
 from planner.trial import Machine, WarmPool
 
 # A rank is capped when the job grants it less than this share of what the device has free.
@@ -18,6 +18,14 @@ _CAP_FRACTION = 0.98
 # compile what only then is seen to be needed, so two warm the trial up.
 COMPILE_ALLOWANCE_S = 180.0
 COMPILED_WARMUP_STEPS = 2
+
+
+# What a script of this kind imports, beside torch and DeepSpeed: seconds that its trials then do not take.
+_SCRIPT_MODULES: dict[ScriptKind, tuple[str, ...]] = {
+    ScriptKind.DEEPSPEED: (),
+    ScriptKind.HUGGINGFACE: ("transformers.trainer", "accelerate.utils.deepspeed", "accelerate.commands.launch"),
+    ScriptKind.ACCELERATE: ("accelerate.utils.deepspeed", "accelerate.commands.launch"),
+}
 
 
 class TrialEvaluator:
@@ -66,6 +74,7 @@ def trial_task(candidate: Candidate, *, job: JobSpec, machine: Machine) -> Trial
         steps=job.trials.steps,
         warmup_steps=1 if candidate.tuning.torch_compile is TorchCompile.NONE else COMPILED_WARMUP_STEPS,
         memory_limit_bytes=memory_limit_bytes(job, machine=machine),
+        script=script_call(job, candidate),
     )
 
 
@@ -73,6 +82,11 @@ def trial_timeout_s(candidate: Candidate, *, job: JobSpec) -> float:
     """What one trial may take: the job's limit, and where something is compiled the time for that on top."""
     compiles = candidate.tuning.torch_compile is not TorchCompile.NONE
     return job.trials.timeout_s + (COMPILE_ALLOWANCE_S if compiles else 0.0)
+
+
+def script_modules(job: JobSpec) -> tuple[str, ...]:
+    """Modules that the job's own script will import, to be imported ahead."""
+    return _SCRIPT_MODULES[job.launch.script_kind] if job.launch.command else ()
 
 
 def memory_limit_bytes(job: JobSpec, *, machine: Machine) -> int:
@@ -93,6 +107,8 @@ def open_pool(device: DeviceKind, *, job: JobSpec) -> WarmPool:
     return WarmPool(
         device,
         model_types=() if job.model.factory else (job.model.model_type,),
+        modules=script_modules(job),
+        whole_shell=bool(job.launch.command),
         extra_python_path=tuple(map(Path, job.launch.python_path)),
         environment=dict(job.launch.environment),
     )

@@ -15,10 +15,10 @@ from typing import Any
 
 from planner.app.selection import Selection
 from planner.app.trials import deepspeed_version, open_pool
-from planner.emit import reduced_differences, reduced_task, render_ds_config, render_ds_config_text
+from planner.emit import reduced_differences, reduced_task, render_ds_config, without_auto
 from planner.errors import TrialsUnavailable
-from planner.rules import ConfigContext, Severity, check_config
-from planner.spec import Candidate, DeviceKind, JobSpec, Measured, Outcome, ValidationStep
+from planner.rules import ConfigContext, Consumer, Severity, check_config
+from planner.spec import Candidate, DeviceKind, JobSpec, Measured, Outcome, ScriptKind, ValidationStep
 from planner.trial import Machine
 from planner.trial.environment import worker_environment
 from planner.trial.program import run_program
@@ -52,7 +52,9 @@ def check_rules(candidate: Candidate, *, job: JobSpec, machine: Machine) -> Vali
         tensor_parallel_size=layout.tensor_parallel_size,
         pipeline_parallel_size=layout.pipeline_parallel_size,
         deepspeed_version=version,
-        client_optimizer=False,
+        client_optimizer=job.launch.script_kind is not ScriptKind.DEEPSPEED,
+        consumer=Consumer.DEEPSPEED if job.launch.script_kind is ScriptKind.DEEPSPEED else Consumer.HUGGINGFACE,
+        consumer_stated=True,
     )
     findings = check_config(config, context)
     errors = [finding for finding in findings if finding.severity is Severity.ERROR]
@@ -72,7 +74,9 @@ def parse_configs(candidates: tuple[Candidate, ...], *, job: JobSpec, machine: M
         command = [sys.executable, "-m", "planner.runtime.parse_config"]
         for number, candidate in enumerate(candidates):
             config = Path(scratch) / f"{number}.json"
-            config.write_text(render_ds_config_text(candidate, job=job, deepspeed_version=version), encoding="utf-8")
+            # Hugging Face replaces its "auto" values before DeepSpeed sees them.
+            filled = without_auto(render_ds_config(candidate, job=job, deepspeed_version=version))
+            config.write_text(json.dumps(filled), encoding="utf-8")
             command += ["--config", str(config)]
         command += ["--data-parallel-size", str(candidates[0].layout.data_parallel_size)]
         end = run_program(command, environment=environment, timeout_s=PARSE_TIMEOUT_S)
@@ -103,8 +107,9 @@ def _unavailable(why: str) -> TrialsUnavailable:
 def _run(selection: Selection, *, job: JobSpec, machine: Machine, log_path: Path) -> ValidationStep:
     trial = selection.trial
     if trial is not None and isinstance(trial.outcome, Measured):
-        steps = len(trial.outcome.ranks[0].losses)
-        detail = f"trial {trial.number} ran this very config on the target layout for {steps} optimizer steps"
+        steps = len(trial.outcome.ranks[0].step_times_s)
+        who = "your script with this" if job.launch.command else "this"
+        detail = f"trial {trial.number} ran {who} very config on the target layout for {steps} optimizer steps"
         return ValidationStep(name="initialize", passed=True, detail=detail)
     task = reduced_task(job, selection.candidate, deepspeed_version=deepspeed_version(machine))
     what = "; ".join(reduced_differences(job, selection.candidate))
@@ -114,7 +119,8 @@ def _run(selection: Selection, *, job: JobSpec, machine: Machine, log_path: Path
     except TrialsUnavailable as problem:
         raise _unavailable(problem.why) from problem
     if isinstance(outcome, Measured):
-        return ValidationStep(name="initialize", passed=True, detail=f"a stand-in made its steps ({what})")
+        own = "; your own script was not run" if job.launch.command else ""
+        return ValidationStep(name="initialize", passed=True, detail=f"a stand-in made its steps ({what}){own}")
     return ValidationStep(name="initialize", passed=False, detail=f"the stand-in ({what}) failed: {_said(outcome)}")
 
 

@@ -18,22 +18,23 @@ from planner.app.comparison import compare
 from planner.app.jobs import machine_for, read_planned_job
 from planner.app.progress import Progress
 from planner.app.requests import VerifyResult
+from planner.app.verify_script import prepare_watch, read_watch
 from planner.app.write import launch_files
 from planner.emit import node_shape
-from planner.errors import InputError, PromiseBroken, TrialsUnavailable
+from planner.errors import PromiseBroken, TrialsUnavailable
 from planner.rundir import RunDir, names
 from planner.spec import ClusterSpec, DeviceKind, JobSpec, Launcher, Plan, Provenance
 from planner.spec.codec import DecodeError, from_plain
 from planner.spec.trainer import TrainerReport
 from planner.trial import Machine, probe_machine
-from planner.trial.environment import worker_environment
+from planner.trial.environment import LOOPBACK_VARIABLES, worker_environment
 from planner.trial.program import run_program
 
 START_S = 180.0  # importing on slow disks, before the first step
 STEP_FACTOR = 4.0  # a step that takes longer than this many promised ones will not be waited for
 VERIFY_LOG = f"{names.LOGS_DIR}/verify.log"
 VERIFY_SCRIPT = f"{names.LAUNCH_DIR}/verify.sh"  # for plans whose own script hands the run to a scheduler
-_SCHEDULERS = (Launcher.SLURM, Launcher.KUBERNETES)
+_SCHEDULERS = (Launcher.SLURM, Launcher.SRUN, Launcher.KUBERNETES)
 
 
 def verify_plan(plan_dir: Path, *, steps: int, console: Progress) -> VerifyResult:
@@ -60,12 +61,6 @@ def verify_plan(plan_dir: Path, *, steps: int, console: Progress) -> VerifyResul
 
 
 def _refuse_what_cannot_run(run_dir: RunDir, plan: Plan, job: JobSpec, machine: Machine) -> None:
-    if job.launch.command:
-        raise InputError(
-            "a plan for a script of your own cannot be verified",
-            why="verify reads the report of the reference trainer, and your script writes none",
-            fix=f"run bash {shlex.quote(str(run_dir.file(names.LAUNCH)))} and compare with plan.yaml",
-        )
     obstacle = obstacle_to_trials(_cluster_used(plan, job), machine)
     if obstacle:
         raise TrialsUnavailable(
@@ -102,10 +97,13 @@ def _note(plan: Plan, machine: Machine, *, load_per_core: float) -> str:
 def _run(run_dir: RunDir, *, script: Path, plan: Plan, job: JobSpec, steps: int) -> tuple[TrainerReport, str]:
     """What the trainer reported, and the command that ran it; its whole output is kept as `logs/verify.log`."""
     limit_s = START_S + STEP_FACTOR * (steps + 1) * plan.promise.step_time_s
+    environment = _environment(plan, job)
+    if job.launch.command:
+        return _run_own_script(run_dir, script=script, plan=plan, job=job, steps=steps, limit_s=limit_s)
     with tempfile.TemporaryDirectory(prefix="meshplan-verify-") as scratch:
         report = Path(scratch) / "report.json"
         command = ["bash", str(script), "--steps", str(steps), "--no-checkpoint", "--report", str(report)]
-        end = run_program(command, environment=_environment(job), timeout_s=limit_s)
+        end = run_program(command, environment=environment, timeout_s=limit_s)
         run_dir.write_text(VERIFY_LOG, f"{end.output}\n{end.error_tail}\n")
         if end.timed_out:
             raise _broken(run_dir, script, f"it was not done after {limit_s:.0f} s")
@@ -117,10 +115,33 @@ def _run(run_dir: RunDir, *, script: Path, plan: Plan, job: JobSpec, steps: int)
             raise _broken(run_dir, script, f"its report cannot be read: {problem}") from None
 
 
-def _environment(job: JobSpec) -> dict[str, str]:
+def _run_own_script(
+    run_dir: RunDir, *, script: Path, plan: Plan, job: JobSpec, steps: int, limit_s: float
+) -> tuple[TrainerReport, str]:
+    """The same of the user's script, which is ended from outside once it has made its steps."""
+    with tempfile.TemporaryDirectory(prefix="meshplan-verify-") as scratch:
+        folder = Path(scratch)
+        watching = prepare_watch(
+            folder, job=job, plan=plan, steps=steps, config_text=run_dir.read_text(names.DS_CONFIG)
+        )
+        command = ["bash", str(script)]
+        end = run_program(command, environment=_environment(plan, job) | watching, timeout_s=limit_s)
+        run_dir.write_text(VERIFY_LOG, f"{end.output}\n{end.error_tail}\n")
+        if end.timed_out:
+            raise _broken(run_dir, script, f"your script had not made {steps} steps after {limit_s:.0f} s")
+        report = read_watch(folder, plan=plan, job=job, log=str(run_dir.file(VERIFY_LOG)))
+        return report, shlex.join(command)
+
+
+def _environment(plan: Plan, job: JobSpec) -> dict[str, str]:
     """That of trials, but for the threads: the script sets those of a rank by the machine's cores."""
-    environment = worker_environment(job.cluster.gpu.device, os.environ)
-    kept = {name: value for name, value in environment.items() if not name.endswith("_NUM_THREADS")}
+    environment = worker_environment(job.cluster.gpu.device, os.environ, whole_shell=bool(job.launch.command))
+    between_nodes = node_shape(job, plan.candidate).nodes > 1
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if not name.endswith("_NUM_THREADS") and not (between_nodes and name in LOOPBACK_VARIABLES)
+    }
     return {**kept, "PYTHON": sys.executable, "MESHPLAN_SUPERVISE": "off"}  # a fallback would hide a broken promise
 
 

@@ -19,6 +19,7 @@ from planner.cli.estimate import estimate
 from planner.cli.folder_verbs import emit, report, verify
 from planner.cli.interrupts import interruptible
 from planner.cli.listing import list_known
+from planner.cli.own_script import split_script
 from planner.cli.plan import plan
 from planner.cli.probe import probe
 from planner.cli.problems import print_error, unknown_verb, usage_error
@@ -97,11 +98,11 @@ def _planner(
 
 def _run(app: typer.Typer, name: str, arguments: Sequence[str] | None, use_cases: UseCases | None) -> int:
     _prepare_streams()
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words, script = split_script(list(sys.argv[1:] if arguments is None else arguments), app_name=name)
     as_json = "--json" in words  # the command line may be what is wrong, so it is not asked for its flags
     try:
         with interruptible():
-            code = _invoke(app, name, words, use_cases)
+            code = _invoke(app, name, words, use_cases, script=script)
             flush_stdout()
     except KeyboardInterrupt:  # before or after the verb's own work, which has words of its own for it
         print_error(Interrupted("interrupted", why="it was told to stop", fix="run the command again"), as_json=as_json)
@@ -118,8 +119,11 @@ def _run(app: typer.Typer, name: str, arguments: Sequence[str] | None, use_cases
     return code
 
 
-def _invoke(app: typer.Typer, name: str, words: list[str], use_cases: UseCases | None) -> int:
-    invocation = Invocation(words=(name, *words), use_cases=use_cases or ProductUseCases())
+def _invoke(
+    app: typer.Typer, name: str, words: list[str], use_cases: UseCases | None, *, script: tuple[str, ...]
+) -> int:
+    typed = (name, *words, *(("--", *script) if script else ()))
+    invocation = Invocation(words=typed, use_cases=use_cases or ProductUseCases(), script=script)
     code = get_command(app).main(args=words, prog_name=name, standalone_mode=False, obj=invocation)
     return code if isinstance(code, int) else 0
 

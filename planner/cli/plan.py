@@ -10,6 +10,7 @@ import typer
 
 from planner.app.requests import PlanRequest
 from planner.cli.flags import parse_duration_s
+from planner.cli.own_script import script_overrides
 from planner.cli.plan_several import plan_one, plan_places, plan_several
 from planner.cli.session import JsonFlag, QuietFlag, invocation_of, run_verb
 from planner.errors import InputError, Interrupted
@@ -72,12 +73,14 @@ def plan(
 ) -> None:
     """Search with real trials and write a plan folder: DeepSpeed config, launch script, report.
 
+    `plan JOB.yaml -- train.py --deepspeed {deepspeed_config}` plans for a training script of your own.
     `--dry-run` says what would be tried. Ctrl-C keeps what had ended: `--resume` goes on from there.
     """
     paths = tuple(jobs)
     with run_verb(context, as_json=as_json, quiet=quiet, kept=_kept(context)) as session:
         budget_s = parse_duration_s(time_budget, flag="--time-budget") if time_budget is not None else None
         _refuse_idle_pin(pin, dry_run=dry_run)
+        script_settings = script_overrides(invocation_of(context).script, folder=Path.cwd())
         study_url = _study_url(storage, join, trials=trials)
         requests = tuple(
             PlanRequest(
@@ -85,7 +88,7 @@ def plan(
                 out_dir=place.out_dir,
                 cluster=place.cluster,
                 site_defaults=not no_site_defaults,
-                overrides=tuple(overrides or ()),
+                overrides=(*script_settings, *(overrides or ())),
                 trial_mode=trials,
                 max_trials=max_trials,
                 time_budget_s=budget_s,
@@ -136,5 +139,12 @@ def _kept(context: typer.Context) -> Interrupted:
     return Interrupted(
         "interrupted",
         why="it was stopped from the keyboard; every trial that had ended is kept in the plan folder",
-        fix=f"go on with: {shlex.join(words if '--resume' in words else (*words, '--resume'))}",
+        fix=f"go on with: {shlex.join(_with_resume(words))}",
     )
+
+
+def _with_resume(words: tuple[str, ...]) -> tuple[str, ...]:
+    if "--resume" in words:
+        return words
+    end = words.index("--") if "--" in words else len(words)
+    return (*words[:end], "--resume", *words[end:])

@@ -121,6 +121,7 @@ class Invocation:
 
     words: tuple[str, ...]
     use_cases: UseCases
+    script: tuple[str, ...] = ()  # what followed `--`: the user's own training script and its arguments
 
 
 def invocation_of(context: typer.Context) -> Invocation:

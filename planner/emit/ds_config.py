@@ -8,14 +8,12 @@ Owns every DeepSpeed key name that the product writes. What keys mean and which 
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from planner.emit.optimizer import needs_untested_switch, optimizer_block
+from planner.emit.script_config import QUIET_STEPS_PER_PRINT, DsConfig, over_own_config, without_optimizer
 from planner.errors import NotExpressible
 from planner.rules.known_keys import known_keys
-from planner.spec import Candidate, JobSpec, OffloadDevice, OptimizerName, Overlap, Precision, Tuning
-
-DsConfig = dict[str, Any]
+from planner.spec import Candidate, JobSpec, OffloadDevice, OptimizerName, Overlap, Precision, ScriptKind, Tuning
 
 DEFAULT_BUCKET_ELEMENTS = 500_000_000  # reduce_bucket_size, allgather_bucket_size: DeepSpeed 0.19.8, zero/config.py
 SMALLEST_BUCKET_ELEMENTS = 1_000_000  # below this a message is all latency, and the buffer is 4 MB at most
@@ -24,16 +22,24 @@ SMALLEST_BUCKET_ELEMENTS = 1_000_000  # below this a message is all latency, and
 # steps that skips them measures no optimizer at all. The scale doubles after every `loss_scale_window` clean steps.
 INITIAL_SCALE_POWER = 12
 
-QUIET_STEPS_PER_PRINT = 1_000_000  # the trainer prints its own lines
-
 
 def render_ds_config(candidate: Candidate, *, job: JobSpec, deepspeed_version: str) -> DsConfig:
     """The DeepSpeed configuration that runs `candidate` of `job`, as JSON-ready values in a stable key order.
 
     The batch triple is consistent for the data-parallel world that the reference trainer's topology gives DeepSpeed:
     train_batch_size = micro x accumulation x data_parallel_size. Raises NotExpressible when JSON, or that version of
-    DeepSpeed, cannot say it.
+    DeepSpeed, cannot say it. A script of the user's own gets what its loop expects: see `script_config`.
     """
+    if job.launch.base_config_json:
+        return over_own_config(json.loads(job.launch.base_config_json), candidate)
+    config = _whole_config(candidate, job=job)
+    if job.launch.script_kind is not ScriptKind.DEEPSPEED:
+        config = without_optimizer(config, kind=job.launch.script_kind)
+    _require_known(config, version=deepspeed_version)
+    return config
+
+
+def _whole_config(candidate: Candidate, *, job: JobSpec) -> DsConfig:
     config: DsConfig = {
         "train_batch_size": candidate.batch.global_batch_size,
         "train_micro_batch_size_per_gpu": candidate.batch.micro_batch_size,
@@ -49,7 +55,6 @@ def render_ds_config(candidate: Candidate, *, job: JobSpec, deepspeed_version: s
         config["pipeline"] = {"activation_checkpoint_interval": 0, "pipe_partitioned": True, "grad_partitioned": True}
     config["steps_per_print"] = QUIET_STEPS_PER_PRINT
     config["wall_clock_breakdown"] = False
-    _require_known(config, version=deepspeed_version)
     return config
 
 

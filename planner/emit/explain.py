@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from planner.emit.script_config import QUIET_STEPS_PER_PRINT
+
 _WHY = {
     "train_batch_size": "the job's global batch, never changed: micro-batch x accumulation x data-parallel ranks",
     "train_micro_batch_size_per_gpu": "sequences of one forward pass on one data-parallel rank",
@@ -70,12 +72,6 @@ _WHY = {
 }
 
 
-def explain_ds_config(config: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """`(key, why)` for each leaf of a config that `render_ds_config` made, in its order; keys are dotted paths."""
-    whys = {**_WHY, "data_types.grad_accum_dtype": _why_accumulation(config)}
-    return tuple((key, whys[key]) for key in _leaves(config))
-
-
 def _why_accumulation(config: dict[str, Any]) -> str:
     """Why gradients accumulate in their type: what another would do at this stage, or what this one does."""
     stage = config["zero_optimization"]["stage"]
@@ -96,9 +92,32 @@ def _why_accumulation(config: dict[str, Any]) -> str:
     return f"the type of the weights: {reasons[stage]}"
 
 
-def _leaves(block: dict[str, Any], prefix: str = "") -> Iterator[str]:
+_LEFT_TO_TRAINER = "left to the Trainer's own arguments (gradient_clipping to --max_grad_norm)"
+_OWN = "from your own config (launch.deepspeed_config)"
+
+
+def explain_ds_config(config: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """`(key, why)` for each leaf of a config that `render_ds_config` made, in its order; keys are dotted paths."""
+    if not _is_whole(config):
+        return tuple((key, _WHY[key] if key in _PLANNED else _OWN) for key, _value in _leaves(config))
+    whys = {**_WHY, "data_types.grad_accum_dtype": _why_accumulation(config)}
+    return tuple((key, _LEFT_TO_TRAINER if value == "auto" else whys[key]) for key, value in _leaves(config))
+
+
+def _is_whole(config: dict[str, Any]) -> bool:
+    """Whether every key is the planner's; what is laid over a config of the user's own keeps theirs."""
+    return "data_types" in config and config.get("steps_per_print") == QUIET_STEPS_PER_PRINT
+
+
+_PLANNED = frozenset(
+    {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "zero_optimization.stage"}
+    | {"bf16.enabled", "fp16.enabled"}
+)
+
+
+def _leaves(block: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in block.items():
         if isinstance(value, dict):
             yield from _leaves(value, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}"
+            yield f"{prefix}{key}", value

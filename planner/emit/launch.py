@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 import shlex
 
+from planner.emit.agent import agent_text, meeting_agent
 from planner.emit.files import EmittedFile, LaunchPaths
+from planner.emit.hostfile import render_hostfile
 from planner.emit.kubernetes import render_kubernetes
 from planner.emit.program import Program, program_of
 from planner.emit.shell import environment_text, fill_skeleton, header, job_environment, plan_dir_text, python_text
@@ -36,8 +38,8 @@ def render_launch(
         )
     shape = node_shape(job, candidate)
     program = program_of(job, candidate)
-    if launcher is Launcher.SLURM:
-        return render_slurm(job, candidate, places, shape=shape, program=program)
+    if launcher in (Launcher.SLURM, Launcher.SRUN):
+        return render_slurm(job, candidate, places, shape=shape, program=program, launcher=launcher)
     if launcher is Launcher.KUBERNETES:
         return render_kubernetes(job, candidate, places, shape=shape, program=program)
     if launcher is Launcher.DEEPSPEED:
@@ -59,7 +61,10 @@ def _torchrun(
 ) -> EmittedFile:
     slots = _common_slots(job, candidate, paths, shape, program)
     if shape.nodes == 1:
-        return _script(paths, fill_skeleton("torchrun.sh", **slots))
+        return _script(paths, fill_skeleton("torchrun.sh", **slots, agent=agent_text(shape, program)))
+    # The supervisor, a pipeline's order of nodes, and accelerate need to know which node is which.
+    numbered = program.supervised or program.uses_accelerate or bool(job.cluster.groups)
+    meeting, agent = meeting_agent(shape, program, numbered=numbered)
     text = fill_skeleton(
         "torchrun-nodes.sh",
         **slots,
@@ -67,7 +72,11 @@ def _torchrun(
         nodes=str(shape.nodes),
         node_groups="".join(f"  {words}\n" for words in stage_groups(job, candidate)),
         last_node=str(shape.nodes - 1),
+        node_rank_use="needed" if numbered else "left out, they agree on it",
+        unplaced="-z ${MASTER_ADDR:-} || -z ${NODE_RANK:-}" if numbered else "-z ${MASTER_ADDR:-}",
         master_port=str(job.launch.master_port),
+        meeting=meeting,
+        agent=agent,
     )
     return _script(paths, text)
 
@@ -75,10 +84,18 @@ def _torchrun(
 def _deepspeed(
     job: JobSpec, candidate: Candidate, paths: LaunchPaths, shape: NodeShape, program: Program
 ) -> tuple[EmittedFile, ...]:
+    if program.uses_accelerate:
+        raise NotExpressible(
+            "the deepspeed launcher cannot start a launch.command of accelerate launch",
+            why="each of the two starts the ranks itself",
+            fix="use launch.launcher: torchrun, slurm or kubernetes, which call accelerate launch once a node",
+        )
     slots = _common_slots(job, candidate, paths, shape, program)
     slots |= {"program": program.deepspeed_words, "master_port": str(job.launch.master_port)}
     if shape.nodes == 1:
-        return (_script(paths, fill_skeleton("deepspeed.sh", **slots)),)
+        counts = {"processes": slots["processes"], "last_process": str(shape.processes_per_node - 1)}
+        devices = fill_skeleton("deepspeed-devices.sh", **counts).rstrip("\n")
+        return (_script(paths, fill_skeleton("deepspeed.sh", **slots, devices=devices)),)
     if not program.plain_arguments:
         raise NotExpressible(
             "the arguments of launch.command cannot be started on several nodes by the deepspeed launcher",
@@ -91,8 +108,10 @@ def _deepspeed(
         nodes=str(shape.nodes),
         node_groups="".join(f"In this order: {words}\n" for words in stage_groups(job, candidate)),
     )
-    script = _script(paths, text)
-    return script, EmittedFile(path="launch/deepspeed_env", text=_deepspeed_environment(job))
+    files = [_script(paths, text), EmittedFile(path="launch/deepspeed_env", text=_deepspeed_environment(job))]
+    if job.launch.hosts:
+        files.append(EmittedFile(path="hostfile", text=render_hostfile(job.launch.hosts[: shape.nodes])))
+    return tuple(files)
 
 
 def _deepspeed_environment(job: JobSpec) -> str:
@@ -115,11 +134,11 @@ def _common_slots(
     options = (
         " [options of python -m planner.runtime.train, such as --steps 10, or --resume]" if program.in_plan_dir else ""
     )
-    place = "" if program.in_plan_dir else ", from the folder that the script's path starts from"
+    place = "" if program.in_plan_dir or program.folder else ", from the folder that the script's path starts from"
     return {
         "header": header(job, candidate, paths, start=f"bash {shlex.quote(paths.script)}{options}{place}"),
-        "plan_dir": plan_dir_text(paths, stay=not program.in_plan_dir),
-        "environment": environment_text(job, candidate, processes=shape.processes_per_node),
+        "plan_dir": plan_dir_text(paths, stay=not program.in_plan_dir, folder=program.folder),
+        "environment": environment_text(job, candidate, processes=shape.processes_per_node, nodes=shape.nodes),
         "python": python_text(paths),
         "processes": str(shape.processes_per_node),
         "program": program.torchrun_words,

@@ -1,24 +1,24 @@
-"""What the ranks run: the reference trainer, or the user's own command with its slots filled.
+"""What the ranks run, as shell text: the reference trainer, or the user's own command with its slots filled.
 
-Owns reading `launch.command` and turning it into shell text in which only the plan folder is looked up at run time.
+Owns turning words into text in which only the plan folder is looked up at run time. Leaves reading the command to
+`command`.
 """
 
 from __future__ import annotations
 
-import re
 import shlex
 
-from planner.errors import InputError, NotExpressible, did_you_mean
-from planner.spec import Candidate, CheckpointingKind, CrossEntropy, JobSpec, TorchCompile
+from planner.emit.command import SLOT, OwnCommand, read_command, require_reachable, slot_values
+from planner.errors import InputError, did_you_mean
+from planner.spec import Candidate, JobSpec, Launcher, ScriptCall
 from planner.spec._record import record
+from planner.spec.script import CONFIG_MARK, TASK_MARK
 
 # What a start script's header says may follow it.
 TRAINER_OPTIONS = "[options of python -m planner.runtime.train, such as --steps 10, or --resume]"
 
-_SLOT = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")
-SHELL_OPERATORS = frozenset({"|", "||", "&", "&&", ";", "<", ">", ">>", "2>", "2>&1", "&>"})
-_PYTHON = re.compile(r"(.*/)?python[0-9.]*\Z")
 RUNTIME_FILES = {"deepspeed_config": "ds_config.json", "task": "task.json"}
+_MARKS = {"deepspeed_config": CONFIG_MARK, "task": TASK_MARK}
 
 
 @record
@@ -39,10 +39,14 @@ class Program:
         place = f"--nodes {nodes} --node-rank {node_rank} " if nodes > 1 else ""
         return f'"$PYTHON" -m planner supervise {place}"$PLAN_DIR" -- '
 
+    uses_accelerate: bool = False
+    accelerate_options: str = ""
+    folder: str = ""  # where it starts, absolute; "" with `in_plan_dir`, or where the start script is called from
+
     @property
     def torchrun_words(self) -> str:
         start = f"-m {self.module}" if self.module else self.script
-        return f"{start} {self.arguments}".rstrip()
+        return f"{self.accelerate_options} {start} {self.arguments}".strip()
 
     @property
     def deepspeed_words(self) -> str:
@@ -65,116 +69,58 @@ def program_of(job: JobSpec, candidate: Candidate) -> Program:
             plain_arguments=True,
             supervised=True,
         )
-    words = _words_of(job.launch.command)
-    _require_reachable(job.launch.command, candidate)
-    module = words[0] == "-m"
-    first, rest = (words[1], words[2:]) if module else (words[0], words[1:])
+    command = read_command(job.launch)
+    require_reachable(job.launch, candidate)
     values = slot_values(job, candidate)
-    start = _fill(first, values)
+    start, *rest = command.words
     return Program(
-        module=start if module else "",
-        script="" if module else start,
+        module=_fill(start, values) if command.is_module else "",
+        script="" if command.is_module else _fill(start, values),
         arguments=" ".join(_fill(word, values) for word in rest),
         in_plan_dir=False,
         plain_arguments=all(_is_plain(word, values) for word in rest),
+        uses_accelerate=command.uses_accelerate,
+        accelerate_options=" ".join(_fill(word, values) for word in command.accelerate_words),
+        folder=job.launch.folder,
     )
 
 
-def slot_values(job: JobSpec, candidate: Candidate) -> dict[str, str]:
-    """What may stand in braces in `launch.command`, beside `{deepspeed_config}` and `{task}`."""
-    layout, batch = candidate.layout, candidate.batch
-    return {
-        "global_batch_size": str(batch.global_batch_size),
-        "micro_batch_size": str(batch.micro_batch_size),
-        "gradient_accumulation_steps": str(batch.gradient_accumulation_steps),
-        "data_parallel_size": str(layout.data_parallel_size),
-        "tensor_parallel_size": str(layout.tensor_parallel_size),
-        "pipeline_parallel_size": str(layout.pipeline_parallel_size),
-        "world_size": str(layout.world_size),
-        "zero_stage": str(candidate.zero_stage),
-        "precision": candidate.precision.value,
-        "activation_checkpointing": str(candidate.activation_checkpointing),
-        "attention": candidate.attention.value,
-        "torch_compile": candidate.tuning.torch_compile.value,
-        "cross_entropy": candidate.tuning.cross_entropy.value,
-        "seq_len": str(job.training.seq_len),
-    }
+def script_call(job: JobSpec, candidate: Candidate) -> ScriptCall | None:
+    """The user's own program as a trial of `candidate` runs it; None where the job has none. Raises as `program_of`."""
+    if not job.launch.command:
+        return None
+    command: OwnCommand = read_command(job.launch)
+    require_reachable(job.launch, candidate)
+    values = {**slot_values(job, candidate), **_MARKS}
 
+    def fill(words: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple("".join(text for _flag, text in _pieces(word, values, files=_MARKS)) for word in words)
 
-def _words_of(command: str) -> list[str]:
-    try:
-        words = shlex.split(command)
-    except ValueError as problem:
-        raise _command_error(f"launch.command cannot be read: {problem}", "a quotation is not closed") from None
-    if any("\0" in word for word in words):
-        raise _command_error("launch.command holds a NUL character", "no process can be given one")
-    operators = [word for word in words if word in SHELL_OPERATORS]
-    if operators:
-        why = "it is one Python program with its arguments, not a line of shell"
-        raise _command_error(f"launch.command holds the shell operator {operators[0]!r}", why)
-    if words and _PYTHON.match(words[0]):
-        words = words[1:]
-    if not words or words == ["-m"] or (words[0].startswith("-") and words[0] != "-m"):
-        raise _command_error("launch.command names no Python script or module", f"it reads {command!r}")
-    if re.match(r"[A-Za-z_]\w*=", words[0]):
-        why = "variables are set in launch.environment"
-        raise _command_error(f"launch.command starts with a variable: {words[0]!r}", why)
-    if "{deepspeed_config}" not in command:
-        why = "without the slot {deepspeed_config} the script never sees the planned config"
-        raise _command_error("launch.command does not take the DeepSpeed config", why)
-    return words
-
-
-def _command_error(error: str, why: str) -> InputError:
-    return InputError(error, why=why, fix='write it like: command: "train.py --deepspeed {deepspeed_config}"')
-
-
-def _require_reachable(command: str, candidate: Candidate) -> None:
-    """Refuse a layout that DeepSpeed's JSON cannot carry and the command does not ask for."""
-    layout = candidate.layout
-    needs = (
-        ("tensor_parallel_size", layout.tensor_parallel_size > 1, layout.tensor_parallel_size, "1"),
-        ("pipeline_parallel_size", layout.pipeline_parallel_size > 1, layout.pipeline_parallel_size, "1"),
-        (
-            "activation_checkpointing",
-            candidate.activation_checkpointing.kind is not CheckpointingKind.NONE,
-            candidate.activation_checkpointing,
-            "none",
-        ),
-        (
-            "torch_compile",
-            candidate.tuning.torch_compile is not TorchCompile.NONE,
-            candidate.tuning.torch_compile,
-            "none",
-        ),
-        (
-            "cross_entropy",
-            candidate.tuning.cross_entropy is not CrossEntropy.WHOLE,
-            candidate.tuning.cross_entropy,
-            "whole",
-        ),
+    return ScriptCall(
+        words=fill(command.words),
+        folder=job.launch.folder or ".",
+        is_module=command.is_module,
+        uses_accelerate=command.uses_accelerate,
+        accelerate_words=fill(command.accelerate_words),
+        passes_local_rank=job.launch.launcher is Launcher.DEEPSPEED and not command.uses_accelerate,
     )
-    for slot, needed, value, neutral in needs:
-        if needed and f"{{{slot}}}" not in command:
-            raise NotExpressible(
-                f"the plan's {slot} {value} would not reach the script of launch.command",
-                why="DeepSpeed's JSON does not carry it; the program has to do it",
-                fix=f"pass it on with the slot {{{slot}}} in launch.command, or set search.{slot}: [{neutral}]",
-            )
 
 
-def _pieces(word: str, values: dict[str, str]) -> list[tuple[bool, str]]:
+_SHELL_FILES = {name: f'"$PLAN_DIR"/{file}' for name, file in RUNTIME_FILES.items()}
+
+
+def _pieces(word: str, values: dict[str, str], *, files: dict[str, str]) -> list[tuple[bool, str]]:
     """The word as (is looked up at run time, text) pieces."""
     pieces: list[tuple[bool, str]] = []
     end = 0
-    for match in _SLOT.finditer(word):
+    for match in SLOT.finditer(word):
         pieces.append((False, word[end : match.start()]))
         end = match.end()
         name = match.group(1)
         if name is None:
             pieces.append((False, match.group()[0]))
-        elif name in RUNTIME_FILES:
-            pieces.append((True, f'"$PLAN_DIR"/{RUNTIME_FILES[name]}'))
+        elif name in files:
+            pieces.append((True, files[name]))
         elif name in values:
             pieces.append((False, values[name]))
         else:
@@ -188,11 +134,12 @@ def _pieces(word: str, values: dict[str, str]) -> list[tuple[bool, str]]:
 
 def _fill(word: str, values: dict[str, str]) -> str:
     """Shell text of one word: run-time pieces stand in double quotes, all else is quoted by shlex."""
-    pieces = _pieces(word, values)
+    pieces = _pieces(word, values, files=_SHELL_FILES)
     if not any(at_run_time for at_run_time, _text in pieces):
         return shlex.quote("".join(text for _flag, text in pieces))
     return "".join(text if flag else (shlex.quote(text) if text else "") for flag, text in pieces)
 
 
 def _is_plain(word: str, values: dict[str, str]) -> bool:
-    return all(flag or not text or shlex.quote(text) == text for flag, text in _pieces(word, values))
+    pieces = _pieces(word, values, files=_SHELL_FILES)
+    return all(flag or not text or shlex.quote(text) == text for flag, text in pieces)

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from planner.emit.ds_config import render_ds_config_text
 from planner.emit.reduced_model import SmallShape, reduce_model
+from planner.emit.script_config import as_reference
 from planner.spec import (
     ActivationCheckpointing,
     Attention,
@@ -41,6 +42,7 @@ def reduced_task(job: JobSpec, candidate: Candidate, *, deepspeed_version: str, 
 
     `fp16_on_cpu`: whether DeepSpeed takes fp16 on this machine's CPU; without it bf16 stands in.
     """
+    job = as_reference(job)
     layout = _layout(job.model, candidate)
     model = reduce_model(job.model, _small_shape(job, layout))
     small = _candidate(job.model, candidate, layout=layout, fp16_on_cpu=fp16_on_cpu)

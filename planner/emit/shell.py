@@ -55,26 +55,39 @@ def header(job: JobSpec, candidate: Candidate, paths: LaunchPaths, *, start: str
     return "\n".join(comment(line) for line in lines)
 
 
-def plan_dir_text(paths: LaunchPaths, *, stay: bool) -> str:
-    """Set PLAN_DIR and go there, or, for a program of the user's that starts where the caller is, come back.
+def plan_dir_text(paths: LaunchPaths, *, stay: bool, folder: str = "") -> str:
+    """Set PLAN_DIR and go there or, for a program of the user's (`stay`), to `folder`; without one, stay where it is.
 
     No `$(…)` is used: command substitution would cut a line break off the end of a folder's name.
     """
     if paths.plan_dir:
         lines = [f"export PLAN_DIR={shlex.quote(paths.plan_dir)}", *([] if stay else ['cd -- "$PLAN_DIR"'])]
-        return "\n".join(lines)
+        return "\n".join([*lines, *script_dir_lines(folder)])
     up = "/.." * paths.script.count("/")
     lines = [
         "# The plan is where this script lies, wherever it was copied to.",
         "unset CDPATH",
-        *(["start_dir=$PWD"] if stay else []),
+        *(["start_dir=$PWD"] if stay and not folder else []),
         "script=${BASH_SOURCE[0]}",
         "[[ $script == */* ]] || script=./$script",
         f'cd -- "${{script%/*}}"{up}',
         "export PLAN_DIR=$PWD",
-        *(['cd -- "$start_dir"'] if stay else []),
+        *(['cd -- "$start_dir"'] if stay and not folder else []),
+        *script_dir_lines(folder),
     ]
     return "\n".join(lines)
+
+
+def script_dir_lines(folder: str) -> list[str]:
+    """Go where the user's program starts; nothing without a folder."""
+    if not folder:
+        return []
+    return [
+        "# The training script starts here; SCRIPT_DIR names another copy of its folder.",
+        "SCRIPT_DIR=${SCRIPT_DIR:-}",
+        f"[[ -n $SCRIPT_DIR ]] || SCRIPT_DIR={shlex.quote(folder)}",
+        'cd -- "$SCRIPT_DIR"',
+    ]
 
 
 def python_text(paths: LaunchPaths) -> str:
@@ -92,7 +105,7 @@ def python_text(paths: LaunchPaths) -> str:
     )
 
 
-def environment_text(job: JobSpec, candidate: Candidate, *, processes: int) -> str:
+def environment_text(job: JobSpec, candidate: Candidate, *, processes: int, nodes: int = 1) -> str:
     """The environment, each variable with its reason. The job's own come last and win.
 
     An allocator option is set only where the plan chose it: else what the trials measured was torch's default.
@@ -113,6 +126,17 @@ def environment_text(job: JobSpec, candidate: Candidate, *, processes: int) -> s
         lines += [
             "# A failing collective says why; a healthy one stays silent.",
             'export NCCL_DEBUG="${NCCL_DEBUG:-WARN}"',
+        ]
+        if candidate.tuning.allocator is Allocator.DEFAULT:
+            lines += [
+                "# The allocator is torch's own, as in the trials: PYTORCH_ALLOC_CONF stays as it is. With its",
+                "# expandable_segments the run may need less than the plan says, never more.",
+            ]
+    if on_cuda and nodes > 1:
+        lines += [
+            "# Any interface but the loopback and a container's bridge. Where NCCL still picks a wrong one,",
+            "# name yours, a list where nodes differ: NCCL_SOCKET_IFNAME=eth_a,eth_b (in launch.environment).",
+            'export NCCL_SOCKET_IFNAME="${NCCL_SOCKET_IFNAME:-^lo,docker0}"',
         ]
     if candidate.tuning.allocator is Allocator.EXPANDABLE_SEGMENTS:
         lines += [

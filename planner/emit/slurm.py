@@ -9,54 +9,87 @@ from __future__ import annotations
 import re
 import shlex
 
+from planner.emit.agent import agent_text
 from planner.emit.files import EmittedFile, LaunchPaths
-from planner.emit.program import Program
-from planner.emit.shell import environment_text, fill_skeleton, header, plan_dir_text, python_text
+from planner.emit.program import TRAINER_OPTIONS, Program
+from planner.emit.shell import (
+    environment_text,
+    fill_skeleton,
+    header,
+    plan_dir_text,
+    python_text,
+    script_dir_lines,
+)
 from planner.emit.topology import NodeShape
-from planner.errors import InputError
-from planner.spec import Candidate, DeviceKind, JobSpec
+from planner.errors import InputError, NotExpressible
+from planner.spec import Candidate, DeviceKind, JobSpec, Launcher
 
 _OPTION_NAME = re.compile(r"[a-z][a-z0-9-]*\Z")
 OWNED = frozenset({"nodes", "ntasks", "ntasks-per-node"})  # the plan's layout decides these
-_GPU_OPTIONS = frozenset({"gres", "gpus", "gpus-per-node", "gpus-per-task"})
+_GPU_OPTIONS = frozenset({"gres", "gpus", "gpus-per-node"})
 _CPU_OPTIONS = frozenset({"exclusive", "cpus-per-task", "oversubscribe"})
 
 
 def render_slurm(
-    job: JobSpec, candidate: Candidate, paths: LaunchPaths, *, shape: NodeShape, program: Program
+    job: JobSpec,
+    candidate: Candidate,
+    paths: LaunchPaths,
+    *,
+    shape: NodeShape,
+    program: Program,
+    launcher: Launcher = Launcher.SLURM,
 ) -> tuple[EmittedFile, ...]:
-    """`launch.sh`, which submits, and `launch/slurm.sbatch`."""
-    options = (
-        " [options of python -m planner.runtime.train, such as --steps 10, or --resume]" if program.in_plan_dir else ""
-    )
+    """`launch.sh`, which submits, and the batch script: one agent a node, or (SRUN) one task a rank."""
+    if launcher is Launcher.SRUN and program.uses_accelerate:
+        raise NotExpressible(
+            "plain srun cannot start a launch.command of accelerate launch",
+            why="accelerate starts the ranks of a node itself, and srun would start one for every rank",
+            fix="use launch.launcher: slurm, which calls accelerate launch once a node",
+        )
+    kind = "srun" if launcher is Launcher.SRUN else "slurm"
+    options = f" {TRAINER_OPTIONS}" if program.in_plan_dir else ""
     opening = header(job, candidate, paths, start=f"bash {shlex.quote(paths.script)}{options}, which submits the job")
-    stay = not program.in_plan_dir
-    submit = fill_skeleton("slurm.sh", header=opening, plan_dir=plan_dir_text(paths, stay=stay))
-    batch = fill_skeleton(
-        "slurm.sbatch",
-        directives=directives(job, shape, in_plan_dir=program.in_plan_dir),
+    batch_path = f"launch/{kind}.sbatch"
+    submit = fill_skeleton(
+        "slurm.sh",
         header=opening,
-        enter_plan_dir='cd -- "$PLAN_DIR"' if program.in_plan_dir else "# The program starts where it was submitted.",
-        environment=environment_text(job, candidate, processes=shape.processes_per_node),
-        python=python_text(paths),
-        program=program.torchrun_words,
-        supervisor=program.supervisor_words(shape.nodes, '"$SLURM_NODEID"'),
-        nodes=str(shape.nodes),
-        processes=str(shape.processes_per_node),
-        master_port=str(job.launch.master_port),
+        plan_dir=plan_dir_text(paths, stay=not program.in_plan_dir, folder=program.folder),
+        batch=batch_path,
     )
+    tasks = shape.processes_per_node if launcher is Launcher.SRUN else 1
+    slots = {
+        "directives": directives(job, shape, in_plan_dir=program.in_plan_dir, tasks_per_node=tasks),
+        "header": opening,
+        "enter_plan_dir": _enter(program),
+        "environment": environment_text(job, candidate, processes=shape.processes_per_node, nodes=shape.nodes),
+        "python": python_text(paths),
+        "program": program.torchrun_words,
+        "nodes": str(shape.nodes),
+        "processes": str(shape.processes_per_node),
+        "world_size": str(shape.nodes * shape.processes_per_node),
+        "master_port": str(job.launch.master_port),
+        "agent": agent_text(shape, program),
+        "supervisor": program.supervisor_words(shape.nodes, '"$SLURM_NODEID"'),
+    }
     return (
         EmittedFile(path=paths.script, text=submit, executable=True),
-        EmittedFile(path="launch/slurm.sbatch", text=batch, executable=True),
+        EmittedFile(path=batch_path, text=fill_skeleton(f"{kind}.sbatch", **slots), executable=True),
     )
 
 
-def directives(job: JobSpec, shape: NodeShape, *, in_plan_dir: bool) -> str:
+def _enter(program: Program) -> str:
+    if program.in_plan_dir:
+        return 'cd -- "$PLAN_DIR"'
+    lines = script_dir_lines(program.folder)
+    return "\n".join(lines) if lines else "# The program starts where it was submitted."
+
+
+def directives(job: JobSpec, shape: NodeShape, *, in_plan_dir: bool, tasks_per_node: int = 1) -> str:
     """The `#SBATCH` lines: the plan's, then the job's. Raises InputError for an option that Slurm would misread."""
     chosen = {name.replace("_", "-"): value for name, value in job.launch.slurm}
     for name, value in chosen.items():
         _check_option(name, value)
-    lines = {"job-name": _job_name(job), "nodes": str(shape.nodes), "ntasks-per-node": "1"}
+    lines = {"job-name": _job_name(job), "nodes": str(shape.nodes), "ntasks-per-node": str(tasks_per_node)}
     if job.cluster.gpu.device is DeviceKind.CUDA and not _GPU_OPTIONS & chosen.keys():
         lines["gpus-per-node"] = str(shape.processes_per_node)
     if not _CPU_OPTIONS & chosen.keys():
@@ -72,6 +105,13 @@ def _job_name(job: JobSpec) -> str:
 
 
 def _check_option(name: str, value: str) -> None:
+    if name == "gpus-per-task" and value not in ("", "0"):
+        raise InputError(
+            f"slurm.gpus-per-task={value} would hide a node's GPUs from its ranks",
+            why="Slurm then shows each task its own GPUs as 0, 1, …, but a rank takes the device of its LOCAL_RANK: "
+            "all but the first end with 'invalid device ordinal'",
+            fix="leave it out (the plan asks for --gpus-per-node), or write gpus-per-node or gres",
+        )
     if name in OWNED:
         raise InputError(
             f"slurm.{name} is set by the plan",

@@ -61,7 +61,10 @@ def job_hash(job: JobSpec) -> str:
         del plain["deadline"]
     else:
         plain["deadline"] = plain["deadline"]["date"] or plain["deadline"]["within_s"]  # not the day it is asked on
-    plain["launch"] = {key: plain["launch"][key] for key in ("command", "environment")}
+    launch = plain["launch"]
+    plain["launch"] = {key: launch[key] for key in ("command", "environment")}
+    if job.launch.command:
+        plain["launch"] |= {key: launch[key] for key in ("script_kind", "base_config_json")}
     plain["cluster"] = _what_decides(plain["cluster"])
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -146,6 +149,10 @@ def _launch(job: JobSpec) -> dict[str, Any]:
     section: dict[str, Any] = {"launcher": launch.launcher.value, "master_port": launch.master_port}
     if launch.command:
         section["command"] = launch.command
+        section["consumer"] = launch.script_kind.value
+        section["folder"] = launch.folder or "."
+    if launch.base_config_json:
+        section["deepspeed_config"] = json.loads(launch.base_config_json)
     if launch.python_path:
         section["python_path"] = list(launch.python_path)
     for key, pairs in (

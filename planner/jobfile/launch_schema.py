@@ -12,7 +12,8 @@ from pydantic import BeforeValidator, Field
 from planner.catalog.documents import describe, shorten
 from planner.catalog.strict import StrictModel, complain, word_parser
 from planner.errors import did_you_mean
-from planner.spec import Launcher
+from planner.jobfile.quantities import PathText
+from planner.spec import Launcher, ScriptKind
 
 # What `planner.emit` fills in; a test holds the two lists together.
 COMMAND_SLOTS = (
@@ -27,17 +28,31 @@ COMMAND_SLOTS = (
     "world_size",
     "zero_stage",
     "precision",
+    "bf16",
+    "fp16",
     "activation_checkpointing",
+    "gradient_checkpointing",
     "attention",
     "torch_compile",
     "cross_entropy",
     "seq_len",
 )
-KUBERNETES_KEYS = ("image", "namespace", "name")
+KUBERNETES_KEYS = (
+    "image",
+    "namespace",
+    "name",
+    "kind",
+    "volumes",
+    "shared_memory",
+    "rdma",
+    "restarts",
+    "node_selector",
+    "service_account",
+)
 SLURM_OWNED = ("nodes", "ntasks", "ntasks-per-node")  # the plan's layout decides these
 # Refused here and not only when the script is written, which is after the trials.
 SHELL_OPERATORS = ("|", "||", "&", "&&", ";", "<", ">", ">>", "2>", "2>&1", "&>")
-_STARTERS = ("accelerate", "bash", "deepspeed", "mpiexec", "mpirun", "sbatch", "sh", "srun", "torchrun")
+_STARTERS = ("bash", "deepspeed", "mpiexec", "mpirun", "sbatch", "sh", "srun", "torchrun")
 _SLOT = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")  # doubled braces are braces
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 _OPTION = re.compile(r"[a-z][a-z0-9_-]{0,99}")
@@ -72,6 +87,8 @@ def _refuse_more_than_a_program(command: str) -> None:
         raise complain(
             f"holds the shell operator {operators[0]!r}", fix="give one Python program with its arguments, as words"
         )
+    if words[:1] == ["accelerate"] and words[1:2] != ["launch"]:
+        raise complain("starts accelerate, but not its launch", fix="write accelerate launch … train.py …")
     if words and words[0].rpartition("/")[2] in _STARTERS:
         raise complain(
             f"starts with {shorten(words[0])}, but the plan's start script is the launcher",
@@ -151,13 +168,36 @@ def parse_folders(value: Any) -> tuple[str, ...]:
     return tuple(folders)
 
 
+def parse_own_config(value: Any) -> Any:
+    """A path, or the config itself."""
+    if (isinstance(value, str) and 0 < len(value) <= 4096 and "\0" not in value) or isinstance(value, dict):
+        return value
+    raise complain(
+        f"must be the path of a DeepSpeed config, or the config itself, found {describe(value)}",
+        fix="write deepspeed_config: path/to/ds_config.json",
+    )
+
+
+ScriptKindWord = Annotated[ScriptKind, BeforeValidator(word_parser(ScriptKind))]
 LauncherWord = Annotated[Launcher, BeforeValidator(word_parser(Launcher))]
 
 
 class LaunchSection(StrictModel):
-    launcher: LauncherWord = Field(default=Launcher.TORCHRUN, description="torchrun, deepspeed, slurm or kubernetes")
+    launcher: LauncherWord = Field(
+        default=Launcher.TORCHRUN, description="torchrun, deepspeed, slurm, srun or kubernetes"
+    )
     command: Annotated[str, BeforeValidator(parse_command)] | None = Field(
         default=None, description="the user's own script with {deepspeed_config}; left out: the reference trainer"
+    )
+    consumer: ScriptKindWord | None = Field(
+        default=None,
+        description="whose loop the script runs: deepspeed, huggingface or accelerate; left out: looked up",
+    )
+    folder: PathText | None = Field(
+        default=None, description="where the command starts, relative to the job file; left out: the job file's folder"
+    )
+    deepspeed_config: Annotated[Any, BeforeValidator(parse_own_config)] = Field(
+        default=None, description="a DeepSpeed config of one's own, over which the plan lays its keys"
     )
     master_port: int = Field(default=29500, ge=1, le=65_535, description="the port where ranks meet")
     python_path: Annotated[tuple[str, ...], BeforeValidator(parse_folders)] | None = Field(

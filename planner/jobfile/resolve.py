@@ -21,8 +21,10 @@ from planner.catalog.strict import validate
 from planner.errors import InputError
 from planner.jobfile.choices import ClusterChoice, choose_cluster, cluster_choices
 from planner.jobfile.cluster import THIS_MACHINE, cluster_of
+from planner.jobfile.launch_schema import LaunchSection
 from planner.jobfile.machine import MachineFacts
 from planner.jobfile.not_yet import refuse_what_is_not_there_yet
+from planner.jobfile.own_script import own_config_json, script_kind
 from planner.jobfile.schema import ClusterSection, JobSchema, ModelSection
 from planner.jobfile.search_schema import SearchSection
 from planner.jobfile.site import SiteDefault, with_defaults
@@ -41,6 +43,7 @@ from planner.spec import (
     OptimizerName,
     OptimizerSpec,
     Precision,
+    ScriptKind,
     SearchRanges,
     TracedModule,
     TrainingSpec,
@@ -132,7 +135,7 @@ def resolve_job(
     with _placed(document, "search", "precision"):
         ranges = _ranges(schema.search, gpu=cluster.gpu)
     with _placed(document, "launch"):
-        launch = _launch(schema, python_path=job_file.python_path)
+        launch = _launch(schema, folder=folder, python_path=job_file.python_path)
     return JobSpec(
         model=model,
         training=training,
@@ -353,9 +356,11 @@ def _trials(schema: JobSchema) -> TrialPolicy:
     )
 
 
-def _launch(schema: JobSchema, *, python_path: tuple[str, ...]) -> LaunchSpec:
+def _launch(schema: JobSchema, *, folder: Path, python_path: tuple[str, ...]) -> LaunchSpec:
     """`environment`, `slurm` and `kubernetes` may stand under `launch` or at the top, not in both places."""
     section = schema.launch
+    _refuse_idle_keys(section)
+    start = Path(os.path.normpath(folder / (section.folder or ".")))
     kubernetes = _said_once("kubernetes", section.kubernetes, schema.kubernetes)
     if section.launcher is Launcher.KUBERNETES and not dict(kubernetes).get("image"):
         raise InputError(  # here, because the manifest is only written after the trials
@@ -371,7 +376,21 @@ def _launch(schema: JobSchema, *, python_path: tuple[str, ...]) -> LaunchSpec:
         kubernetes=kubernetes,
         master_port=section.master_port,
         python_path=python_path,
+        script_kind=script_kind(section, folder=start) if section.command else ScriptKind.DEEPSPEED,
+        folder=str(start) if section.command else "",
+        base_config_json=own_config_json(section, folder=folder),
     )
+
+
+def _refuse_idle_keys(section: LaunchSection) -> None:
+    """Keys about a script of one's own, without one."""
+    for key in ("consumer", "folder", "deepspeed_config"):
+        if section.command is None and getattr(section, key) is not None:
+            raise InputError(
+                f"launch.{key} has no effect without launch.command",
+                why="it is about a training script of your own, and the job starts the reference trainer",
+                fix=f"remove {key}, or name the script in launch.command",
+            )
 
 
 def _said_once(

@@ -22,7 +22,7 @@ from planner.report.wording import (
 )
 from planner.spec.candidate import Candidate
 from planner.spec.estimate import Estimate
-from planner.spec.kinds import Objective
+from planner.spec.kinds import Objective, Provenance
 from planner.spec.plan import RunnerUp
 from planner.spec.trial import Measured, TrialRecord
 
@@ -39,7 +39,11 @@ def explain_cautions(report: ReportInput) -> tuple[str, ...]:
     """What a person about to start the run should know: how long all of it takes, and what it will not do."""
     training, plan = report.job.training, report.plan
     if report.job.launch.command:
-        return ("The trials ran this model with the reference trainer; your own script was not run.",)
+        if any(
+            isinstance(trial.outcome, Measured) and trial.outcome.kind is Provenance.MEASURED for trial in report.trials
+        ):
+            return ("The trials ran your own script, with whatever it does beside its steps.",)
+        return ("Your own script was not run: figures are those of the reference trainer on the same model.",)
     whole_s = training.steps * plan.promise.step_time_s
     gpus = plan.candidate.layout.world_size
     said = []

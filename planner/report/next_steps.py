@@ -13,7 +13,7 @@ from planner.spec.kinds import Launcher
 def next_commands(report: ReportInput) -> tuple[Command, ...]:
     """What to type next, the start first."""
     steps = [_start(report)]
-    if _num_nodes(report) == 1 and not report.job.launch.command:
+    if _num_nodes(report) == 1:
         verify = f"planner verify {shlex.quote(report.plan_dir)}"
         steps.append(Command(command=verify, does="runs a few steps on the target machine, compares with the promise"))
     return tuple(steps)
@@ -23,7 +23,7 @@ def _start(report: ReportInput) -> Command:
     script = f"bash {shlex.quote(report.launch_script)}"
     nodes = _num_nodes(report)
     match report.plan.launcher:
-        case Launcher.SLURM:
+        case Launcher.SLURM | Launcher.SRUN:
             return Command(command=script, does="submits the training run to Slurm")
         case Launcher.KUBERNETES:
             return Command(command=script, does="hands the training run to the Kubernetes cluster")

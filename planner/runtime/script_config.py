@@ -1,4 +1,4 @@
-"""Holds the engine that a script made against the plan's config: one that ignores the config measures something else."""
+"""Holds the engine that a script made against the plan's config: one that ignores it measures something else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ def other_config(engine: Any, task: TrialTask) -> ScriptProblem | None:
             "gradient_accumulation_steps",
         ),
         ("data-parallel size", int(engine.dp_world_size), layout.data_parallel_size, _splitting_slot(task)),
-        ("pipeline stages", int(getattr(engine, "num_stages", 1)), layout.pipeline_parallel_size, _splitting_slot(task)),
+        (
+            "pipeline stages",
+            int(getattr(engine, "num_stages", 1)),
+            layout.pipeline_parallel_size,
+            _splitting_slot(task),
+        ),
     )
     wrong = [(name, seen, planned, slot) for name, seen, planned, slot in rows if seen != planned]
     if not wrong:

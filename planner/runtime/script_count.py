@@ -63,5 +63,6 @@ def loss_of(outputs: Any) -> torch.Tensor | None:
         candidate = outputs[0] if outputs else None
     elif not isinstance(outputs, torch.Tensor):
         candidate = getattr(outputs, "loss", None)
-    is_scalar = isinstance(candidate, torch.Tensor) and candidate.numel() == 1 and candidate.is_floating_point()
+    # Without a dimension: the outputs of a micro-batch of one sample have one element, too.
+    is_scalar = isinstance(candidate, torch.Tensor) and candidate.ndim == 0 and candidate.is_floating_point()
     return candidate if is_scalar else None

@@ -18,7 +18,7 @@ import deepspeed
 import torch
 
 from planner.runtime.measure import Meter, SectionPeaks
-from planner.runtime.script_run import ScriptProblem, Seat, explain_return, run_script, take_seat
+from planner.runtime.script_run import ScriptProblem, Seat, explain_mismatch, explain_return, run_script, take_seat
 from planner.runtime.script_watch import Ear, ScriptWatch
 from planner.spec import DeviceKind, Phase, RankReport, ScriptCall, TrialTask
 from planner.spec._record import record
@@ -41,7 +41,7 @@ class Clock(Ear, Protocol):
 
 @record
 class ScriptSeat:
-    """Where the rank sits, where its files are, and how it says the end: `on_report` and `on_failure` end the process."""
+    """Where the rank sits, where its files are, and how it says the end: `on_report`, `on_failure` end the process."""
 
     seat: Seat
     scratch_dir: str
@@ -65,9 +65,7 @@ def measure_script(script: ScriptCall, task: TrialTask, meter: Meter, clock: Clo
     own_pid = os.getpid()
     take_seat(place.seat)
     os.environ.update({"MESHPLAN_TRIAL": "1", **_QUIET_TRACKERS})
-    if task.device is DeviceKind.CPU:
-        # Keep: as in `distributed.claim_device`; the shared-memory all-reduce ignores its group, and compiles a minute.
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    claim_cpu(task.device)
     sections: list[SectionPeaks] = []
 
     def engine_stands() -> None:
@@ -86,10 +84,12 @@ def measure_script(script: ScriptCall, task: TrialTask, meter: Meter, clock: Clo
         run_script(call, place.seat)
     except SystemExit as error:
         stop = error
-    except BaseException:
+    except BaseException as error:
         if os.getpid() != own_pid:
             traceback.print_exc()
             _end_child(1)
+        if "mismatch TrainingArguments" in str(error):
+            raise ScriptProblem(explain_mismatch(str(error))) from error
         raise
     if os.getpid() != own_pid:  # a child that the script forked: its end is not the rank's
         _end_child(stop.code if stop is not None and isinstance(stop.code, int) else 0)
@@ -103,6 +103,12 @@ def measure_script(script: ScriptCall, task: TrialTask, meter: Meter, clock: Clo
             log=place.log,
         )
     ) from stop
+
+
+def claim_cpu(device: DeviceKind) -> None:
+    """On CPU, keep DeepSpeed from its shared-memory all-reduce: it ignores its group, and compiling takes a minute."""
+    if device is DeviceKind.CPU:
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
 def _end_child(code: int) -> NoReturn:
@@ -151,4 +157,3 @@ def mean_losses(watch: ScriptWatch) -> tuple[float, ...]:
     if not bool((seen[:, 1] > 0).all()):
         return ()
     return tuple((seen[:, 0] / seen[:, 1]).tolist())
-

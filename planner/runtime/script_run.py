@@ -59,7 +59,7 @@ def run_script(call: ScriptCall, seat: Seat) -> None:
         words.insert(1, f"--local_rank={seat.rank}")
     sys.argv = words
     if call.is_module:
-        sys.path[0:0] = [os.getcwd()]
+        sys.path[0:0] = [str(Path.cwd())]
         runpy.run_module(words[0], run_name="__main__", alter_sys=True)
         return
     script = Path(words[0])
@@ -100,6 +100,17 @@ def explain_return(stop: SystemExit | None, *, started: bool, steps_done: int, s
     return (
         f"the script {how} after {steps_done} of {steps_wanted} optimizer steps{said}: let it train for at least "
         f"{steps_wanted} (more data, or a larger number of steps on its command line), or lower trials.steps"
+    )
+
+
+def explain_mismatch(said: str) -> str:
+    """Of a Trainer whose arguments contradict the config: which do, and how they are brought to follow it."""
+    lines = [line.strip("- ").strip() for line in said.splitlines() if line.startswith("- ds ")]
+    return (
+        f"the Trainer's arguments do not agree with the plan's config: {'; '.join(lines) or said}. Arguments that "
+        "stand in launch.command follow the plan (--per_device_train_batch_size, --gradient_accumulation_steps, "
+        "--bf16, --fp16), so write them there instead of in the script; for the rest set search.precision or the job's "
+        "training section, to what the script does"
     )
 
 

@@ -22,6 +22,7 @@ import torch
 
 from planner.runtime.script_config import other_config
 from planner.runtime.script_count import count_rows, count_sequences, loss_of
+from planner.runtime.script_run import ScriptProblem
 from planner.runtime.worker_steps import MAX_EXTRA_WARMUP_STEPS, TrialDiverged
 from planner.spec import Phase, TrialTask
 
@@ -235,9 +236,26 @@ class ScriptWatch:
             if self.skipped_steps >= self.steps_done:
                 reason = "every optimizer step was skipped: gradients overflow"
                 self._on_problem(TrialDiverged(reason, losses=tuple(self.losses)))
+            fed_otherwise = self._fed_otherwise()
+            if fed_otherwise is not None:
+                self._on_problem(fed_otherwise)
             self._on_enough(self)
         self._ear.enter(Phase.FORWARD)
         self._step_began_s = time.perf_counter()
+
+    def _fed_otherwise(self) -> ScriptProblem | None:
+        """A script whose batches are of another size than the config says trains something else."""
+        batch = self._task.candidate.batch
+        planned = batch.micro_batch_size * batch.gradient_accumulation_steps
+        seen = max(self.rows_per_step, default=0)
+        if seen in (0, planned):
+            return None
+        return ScriptProblem(
+            f"the script fed each rank {seen} sequences in one optimizer step, but the plan's micro-batch of "
+            f"{batch.micro_batch_size} times accumulation of {batch.gradient_accumulation_steps} is {planned}: pass "
+            "{micro_batch_size} (and {gradient_accumulation_steps}) on to it in launch.command, or let it ask "
+            "engine.train_micro_batch_size_per_gpu()"
+        )
 
     def _seen_enough(self) -> bool:
         """The steps wanted, begun afresh while every one so far was skipped for overflow (no optimizer states yet)."""

@@ -6,6 +6,7 @@ ZeRO 0 to 3, every kind of checkpointing. An axis that the model cannot take is 
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from planner.spec import (
     Objective,
     OffloadDevice,
     Precision,
+    ScriptKind,
 )
 from planner.spec._record import record
 from planner.spec.columns import FULL_CHECKPOINTING, SELECTIVE_CHECKPOINTING, checkpointing_code
@@ -41,6 +43,9 @@ LARGEST_SIZE = 10**8  # of a batch, a world or a listed size: far beyond any use
 
 # Node counts tried when fewer GPUs may be used: all of a small cluster, then 2^k and 3 x 2^k.
 ALL_NODE_COUNTS_UP_TO = 16
+
+
+_GRADIENT_CHECKPOINTING = re.compile(r"--gradient[_-]checkpointing\b|\{gradient_checkpointing\}")
 
 
 @record
@@ -157,22 +162,35 @@ def _listed_axes(job: JobSpec) -> frozenset[str]:
 def left_out_axes(job: JobSpec) -> tuple[LeftOutAxis, ...]:
     """Axes that this model, or the user's own script, cannot take; a listed axis stays, and its rule answers."""
     context = rule_context(job)
-    own_script = (
-        "the job starts its own command, and a DeepSpeed config cannot tell a script to do this; list the axis if the "
-        "script reads it from the plan"
-        if job.launch.command
-        else ""
-    )
     reasons = {
-        "tensor_parallel_size": tensor_parallel_refusal(context) or own_script,
-        "pipeline_parallel_size": pipeline_parallel_refusal(context) or own_script,
-        "activation_checkpointing": checkpointing_refusal(context) or own_script,
+        "tensor_parallel_size": tensor_parallel_refusal(context) or _unknown_to_script(job, "tensor_parallel_size"),
+        "pipeline_parallel_size": pipeline_parallel_refusal(context)
+        or _unknown_to_script(job, "pipeline_parallel_size"),
+        "activation_checkpointing": checkpointing_refusal(context)
+        or _unknown_to_script(job, "activation_checkpointing"),
     }
     return tuple(
         LeftOutAxis(axis=axis, reason=reason)
         for axis, reason in reasons.items()
         if reason and axis not in context.listed_axes
     )
+
+
+def _unknown_to_script(job: JobSpec, axis: str) -> str:
+    """Why an axis cannot be searched with the user's own script; "" when its command takes it, or there is none."""
+    command = job.launch.command
+    if not command or f"{{{axis}}}" in command:
+        return ""
+    hint = f"pass {{{axis}}} on in launch.command if the script can do it"
+    if axis == "activation_checkpointing" and job.launch.script_kind is ScriptKind.HUGGINGFACE:
+        if _GRADIENT_CHECKPOINTING.search(command):
+            return ""
+        hint = "write --gradient_checkpointing on the Trainer's command line to have it searched"
+    return f"a DeepSpeed config cannot tell the script to do this; {hint}"
+
+
+def _follows_gradient_checkpointing(job: JobSpec) -> bool:
+    return job.launch.script_kind is ScriptKind.HUGGINGFACE and "{activation_checkpointing}" not in job.launch.command
 
 
 def _listed(values: tuple[int, ...] | None, otherwise: tuple[int, ...]) -> tuple[int, ...]:
@@ -182,6 +200,10 @@ def _listed(values: tuple[int, ...] | None, otherwise: tuple[int, ...]) -> tuple
 def _checkpointing(job: JobSpec, off: set[str]) -> tuple[ActivationCheckpointing, ...] | None:
     if job.ranges.activation_checkpointing is not None:
         return tuple(dict.fromkeys(job.ranges.activation_checkpointing))
+    if _follows_gradient_checkpointing(job) and "activation_checkpointing" not in off:
+        # The Trainer knows two kinds: all layers, or none.
+        kinds = (CheckpointingKind.NONE, CheckpointingKind.FULL)
+        return tuple(ActivationCheckpointing(kind=kind) for kind in kinds)
     return (ActivationCheckpointing(kind=CheckpointingKind.NONE),) if "activation_checkpointing" in off else None
 
 

@@ -120,6 +120,7 @@ class LaunchSpec:
     script_kind: ScriptKind = ScriptKind.DEEPSPEED
     folder: str = ""
     base_config_json: str = ""
+    hosts: tuple[tuple[str, int], ...] = ()  # name and slots of each node, from a hostfile
 
 
 @record

@@ -84,6 +84,7 @@ class Launcher(StrEnum):
     TORCHRUN = "torchrun"
     DEEPSPEED = "deepspeed"
     SLURM = "slurm"
+    SRUN = "srun"  # Slurm too, one task a rank and no agent between
     KUBERNETES = "kubernetes"
 
 

@@ -19,22 +19,25 @@ _PASSED_PREFIXES = (
     *("NCCL_", "NVSHMEM_", "GLOO_", "DS_"),
     *("TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "TRITON_"),
 )
+# Ranks of one machine meet on it: gloo would resolve the host's name, which not every machine can. Wrong across nodes.
+LOOPBACK_VARIABLES = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 _SECRET_WORDS = ("TOKEN", "SECRET", "PASSWORD", "KEY")
 
 
 def worker_environment(
-    device: DeviceKind, shell: Mapping[str, str], *, extra: Mapping[str, str] | None = None
+    device: DeviceKind, shell: Mapping[str, str], *, extra: Mapping[str, str] | None = None, whole_shell: bool = False
 ) -> dict[str, str]:
     """What the worker's process gets: what passes from the shell, then what trials need, then the job's own (`extra`).
+
+    `whole_shell`: all but secrets passes, for a script of the user's own, which may look its data up by any variable.
 
     One thread per math library: a thread pool that the parent had started would be dead in its forked children, which
     would wait for it for ever. Each rank sets its own number of threads after the fork.
     """
-    passed = {name: value for name, value in shell.items() if _passes(name)}
+    passed = {name: value for name, value in shell.items() if (not _is_secret(name) if whole_shell else _passes(name))}
     single_threaded = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     on_one_machine = {  # unless the shell says otherwise
-        "GLOO_SOCKET_IFNAME": "lo",  # gloo would resolve the host's name, which not every machine can
-        "NCCL_SOCKET_IFNAME": "lo",
+        **LOOPBACK_VARIABLES,
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # the driver's order, in which GPUs are probed and reported
     }
     fixed = {
@@ -49,6 +52,10 @@ def worker_environment(
 
 
 def _passes(name: str) -> bool:
-    if any(word in name.upper() for word in _SECRET_WORDS):
+    if _is_secret(name):
         return False
     return name in _PASSED_NAMES or any(name.startswith(prefix) for prefix in _PASSED_PREFIXES)
+
+
+def _is_secret(name: str) -> bool:
+    return any(word in name.upper() for word in _SECRET_WORDS)

@@ -48,7 +48,8 @@ class WarmPool:
     Enter it on a thread that outlives it: the kernel ends the worker when the thread that started it ends.
     `model_types`: families (transformers' `model_type`) to import at the start rather than before their first trial;
     `modules`: what else to import then, where it is installed.
-    `environment`: variables of the job for the ranks. `extra_python_path`: where the job's own modules lie.
+    `environment`: variables of the job for the ranks; `whole_shell`: they get the shell's own, too.
+    `extra_python_path`: where the job's own modules lie.
     """
 
     def __init__(
@@ -59,12 +60,13 @@ class WarmPool:
         modules: tuple[str, ...] = (),
         extra_python_path: tuple[Path, ...] = (),
         environment: Mapping[str, str] | None = None,
+        whole_shell: bool = False,
         start_timeout_s: float = 600.0,
     ) -> None:
         self._model_types = model_types
         self._modules = modules
         self._python_path = extra_python_path
-        self._environment = worker_environment(device, os.environ, extra=environment)
+        self._environment = worker_environment(device, os.environ, extra=environment, whole_shell=whole_shell)
         self._start_timeout_s = start_timeout_s
         self._worker: WorkerProcess | None = None
         self._worker_is_ready = False

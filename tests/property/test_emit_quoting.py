@@ -10,7 +10,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from planner.emit import LaunchPaths, render_launch
-from planner.emit.program import SHELL_OPERATORS
+from planner.emit.command import SHELL_OPERATORS
 from planner.emit.shell import comment
 from planner.spec import Launcher, LaunchSpec
 from tests.unit.emit.fakes import FakeMachine

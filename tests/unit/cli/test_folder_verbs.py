@@ -50,7 +50,7 @@ def test_emit_names_what_it_wrote(cli: Cli) -> None:
 def test_emit_for_an_unknown_launcher_is_refused(cli: Cli) -> None:
     run = cli("emit", "p", "--launcher", "slrum")
     assert run.exit_code == 2
-    assert run.err.endswith("fix: did you mean 'slurm'?\n")
+    assert run.err.endswith("fix: did you mean 'slurm' or 'srun'?\n")
 
 
 def test_report_as_text_and_html_is_what_the_folder_holds(cli: Cli, tmp_path: Path) -> None:

@@ -80,18 +80,30 @@ def test_script_in_a_sub_folder_finds_the_plan_above_it(machine: FakeMachine, tm
     assert machine.take_calls()[0]["cwd"] == str(tmp_path)
 
 
-def test_several_nodes_without_a_node_rank_say_how_to_start(machine: FakeMachine, tmp_path: Path) -> None:
+def test_several_nodes_without_a_place_say_how_to_start(machine: FakeMachine, tmp_path: Path) -> None:
     job, candidate = make_job(nodes=2, gpus_per_node=2), make_candidate(data=4)
     script = write_files(tmp_path, render_launch(job, candidate, launcher=Launcher.TORCHRUN))
-    refused = machine.run(script, MASTER_ADDR="node0")
+    refused = machine.run(script, NODE_RANK="0")
     assert (refused.returncode, machine.take_calls()) == (2, [])
-    assert "NODE_RANK" in refused.stderr and "from 0 to 1" in refused.stderr
+    assert "MASTER_ADDR" in refused.stderr and "from 0 (that one) to 1" in refused.stderr
+    assert machine.run(script, MASTER_ADDR="node0").returncode == 2
     assert machine.run(script, MASTER_ADDR="node0", NODE_RANK="1").returncode == 0
     (call,) = machine.take_calls()
     expected = ["--nnodes=2", "--nproc-per-node=2", "--node-rank=1", "--master-addr=node0", "--master-port=29500"]
     assert call["argv"][2:7] == expected
     place = ["--nodes", "2", "--node-rank", "1", str(tmp_path)]
     assert json.loads(call["env"]["FAKE_SUPERVISOR"]) == place
+
+
+def test_nodes_of_an_own_program_may_number_themselves_where_they_meet(machine: FakeMachine, tmp_path: Path) -> None:
+    job = make_job(nodes=2, gpus_per_node=2, launch=LaunchSpec(command="t.py {deepspeed_config}"))
+    script = write_files(tmp_path, render_launch(job, make_candidate(data=4), launcher=Launcher.TORCHRUN))
+    assert machine.run(script, NODE_RANK="0").returncode == 2
+    assert machine.run(script, MASTER_ADDR="node0", RDZV_ID="a").returncode == 0
+    assert machine.run(script, MASTER_ADDR="node0", NODE_RANK="1").returncode == 0
+    unnumbered, numbered = machine.take_calls()
+    assert unnumbered["argv"][4:7] == ["--rdzv-backend=c10d", "--rdzv-endpoint=node0:29500", "--rdzv-id=a"]
+    assert numbered["argv"][4:7] == ["--node-rank=1", "--master-addr=node0", "--master-port=29500"]
 
 
 def test_environment_of_the_ranks_is_explicit_and_the_jobs_own_wins(machine: FakeMachine, tmp_path: Path) -> None:

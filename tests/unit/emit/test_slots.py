@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from planner.emit import program, slurm
-from planner.emit.kubernetes import OPTIONS
+from planner.emit import command, slurm
+from planner.emit.kubernetes_options import OPTIONS
 from planner.emit.program import RUNTIME_FILES, slot_values
 from planner.jobfile.launch_schema import COMMAND_SLOTS, KUBERNETES_KEYS, SHELL_OPERATORS, SLURM_OWNED
 from tests.unit.emit.samples import make_candidate, make_job
@@ -18,5 +18,5 @@ def test_kubernetes_keys_the_job_file_accepts_are_those_that_are_read() -> None:
 
 
 def test_what_the_job_file_refuses_of_command_and_slurm_is_what_emit_refuses() -> None:
-    assert set(SHELL_OPERATORS) == program.SHELL_OPERATORS
+    assert set(SHELL_OPERATORS) == command.SHELL_OPERATORS
     assert set(SLURM_OWNED) == slurm.OWNED

@@ -64,7 +64,11 @@ APPENDED = [
     ("slurm: {ntasks_per_node: 8}", "has ntasks_per_node, which the plan's layout decides", "remove it"),
     ("slurm: {mem-per-cpu: 4G, mem_per_cpu: 8G}", "one key in two spellings", "keep one"),
     ("launch: {command: 't.py {deepspeed_config} | tee log'}", "holds the shell operator '|'", "one Python program"),
-    ("launch: {command: 'accelerate launch t.py {deepspeed_config}'}", "starts with accelerate", "launch.launcher"),
+    (
+        "launch: {command: 'accelerate t.py {deepspeed_config}'}",
+        "starts accelerate, but not its launch",
+        "accelerate launch",
+    ),
     ("environment: {A: true}", "has for A the truth value true", "quotes"),
     ("environment: {A=B: x}", "which is no name of an environment variable", "letters"),
     ("kubernetes: {imge: x}", "unknown key 'imge'", "did you mean 'image'?"),

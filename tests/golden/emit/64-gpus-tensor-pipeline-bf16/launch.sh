@@ -6,13 +6,13 @@
 # Start: bash launch.sh [options of python -m planner.runtime.train, such as --steps 10, or --resume]
 set -euo pipefail
 
-if [[ -z ${NODE_RANK:-} || -z ${MASTER_ADDR:-} ]]; then
+if [[ -z ${MASTER_ADDR:-} || -z ${NODE_RANK:-} ]]; then
   cat >&2 <<'USAGE'
-This plan runs on 8 nodes: start this script on each of them, with
-  NODE_RANK    the number of the node, from 0 to 7
-  MASTER_ADDR  the name or address of node 0, as the others reach it
-  MASTER_PORT  a free port on node 0 (left out: 29500)
-for example, on node 0:  NODE_RANK=0 MASTER_ADDR=node0 bash launch.sh
+This plan runs on 8 nodes: start this script on each of them, in any order, with
+  MASTER_ADDR  the name or address of one of them, as the others reach it: there they meet
+  MASTER_PORT  a free port on that node (left out: 29500)
+  NODE_RANK    the number of the node, from 0 (that one) to 7; needed
+for example, on the first:  MASTER_ADDR=node0 NODE_RANK=0 bash launch.sh
 USAGE
   exit 2
 fi
@@ -36,10 +36,16 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$(( cores > 8 ? cores / 8 : 1 ))}"
 export DS_ACCELERATOR=cuda
 # A failing collective says why; a healthy one stays silent.
 export NCCL_DEBUG="${NCCL_DEBUG:-WARN}"
+# The allocator is torch's own, as in the trials: PYTORCH_ALLOC_CONF stays as it is. With its
+# expandable_segments the run may need less than the plan says, never more.
+# Any interface but the loopback and a container's bridge. Where NCCL still picks a wrong one,
+# name yours, a list where nodes differ: NCCL_SOCKET_IFNAME=eth_a,eth_b (in launch.environment).
+export NCCL_SOCKET_IFNAME="${NCCL_SOCKET_IFNAME:-^lo,docker0}"
 
 PYTHON=${PYTHON:-python3}
 
-# exec: signals reach torchrun itself, which ends all ranks.
-exec "$PYTHON" -m torch.distributed.run --nnodes=8 --nproc-per-node=8 \
-  --node-rank="$NODE_RANK" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" \
+# Node 0 holds the rendezvous, and rank 0 is on it.
+
+# exec: signals reach the first program itself, which ends all ranks.
+exec "$PYTHON" -m planner supervise --nodes 8 --node-rank "$NODE_RANK" "$PLAN_DIR" -- "$PYTHON" -m torch.distributed.run --nnodes=8 --nproc-per-node=8 --node-rank="$NODE_RANK" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" \
   -m planner.runtime.train --task task.json --deepspeed-config ds_config.json "$@"

@@ -25,6 +25,6 @@ export DS_ACCELERATOR=cpu
 
 PYTHON=${PYTHON:-python3}
 
-# exec: signals reach torchrun itself, which ends all ranks.
-exec "$PYTHON" -m torch.distributed.run --standalone --nproc-per-node=2 \
+# exec: signals reach the first program itself, which ends all ranks.
+exec "$PYTHON" -m planner supervise "$PLAN_DIR" -- "$PYTHON" -m torch.distributed.run --standalone --nproc-per-node=2 \
   -m planner.runtime.train --task task.json --deepspeed-config ds_config.json "$@"
