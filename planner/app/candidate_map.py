@@ -56,7 +56,10 @@ def candidate_map(
 
 def mapped_row(draft: Draft, estimates: EstimateColumns, row: int) -> CandidateRow:
     """One candidate of the draft with an estimate of another (calibrated) pricing."""
-    candidate = candidate_at(draft.columns, row, num_layers=draft.job.model.num_layers)
+    if draft.uneven:  # with partitions of their own, which the columns do not hold
+        candidate = draft.row(row).candidate
+    else:
+        candidate = candidate_at(draft.columns, row, num_layers=draft.job.model.num_layers)
     return CandidateRow(key=candidate.key, candidate=candidate, estimate=estimates.record_at(row))
 
 

@@ -81,7 +81,7 @@ def sensitivity(
         rival=mapped_row(draft, estimates, rival) if rival is not None else None,
         lead_fraction=float(np.expm1(min(ours - score[rival], 50.0))) if rival is not None else 0.0,
         within=tuple((share, int((score[rows] >= ours + np.log1p(-share)).sum())) for share in WITHIN),
-        cases=_cases(draft, estimates, own=own, selection=selection) if not selection.trials else (),
+        cases=_cases(draft, estimates, own=own, selection=selection),
         residual_fraction=calibration.time_residual_fraction
         if calibration.num_points >= _POINTS_FOR_RESIDUAL
         else None,
@@ -89,13 +89,15 @@ def sensitivity(
 
 
 def _cases(draft: Draft, estimates: EstimateColumns, *, own: int, selection: Selection) -> tuple[ErrorCase, ...]:
-    """What the model would choose if one of its parts were off for all candidates alike."""
+    """What would be chosen if a part of the model were off for all candidates alike; what trials showed stays as it
+    was."""
+    known = _known(draft, estimates, own=own, selection=selection)
     cases = []
     for words, part, change in _TIME_CASES:
-        factor = 1.0 + change
-        speed = _speed_with(estimates, _PARTS[part], factor)
+        speed = _speed_with(estimates, _PARTS[part], 1.0 + change)
         if not np.allclose(speed, estimates.tokens_per_s, rtol=1e-3):
-            cases.append(_case(draft, replace(estimates, tokens_per_s=speed), own=own, words=words))
+            changed = replace(estimates, tokens_per_s=speed)
+            cases.append(_case(draft, changed, own=own, words=words, known=known))
     larger = replace(
         estimates,
         high_bytes=np.rint(estimates.high_bytes * (1.0 + _MEMORY)).astype(np.int64),
@@ -103,20 +105,37 @@ def _cases(draft: Draft, estimates: EstimateColumns, *, own: int, selection: Sel
         fits=estimates.fits & (estimates.high_bytes * (1.0 + _MEMORY) <= estimates.usable_bytes),
     )
     words = f"every candidate takes {_MEMORY:.0%} more memory than the model says"
-    if fitting(draft.job, larger).any():
-        cases.append(_case(draft, larger, own=own, words=words))
+    if known or fitting(draft.job, larger).any():
+        cases.append(_case(draft, larger, own=own, words=words, known=known))
     return tuple(cases)
 
 
-def _case(draft: Draft, estimates: EstimateColumns, *, own: int, words: str) -> ErrorCase:
-    fits = fitting(draft.job, estimates)
+def _known(draft: Draft, estimates: EstimateColumns, *, own: int, selection: Selection) -> dict[int, float]:
+    """Tokens/s of the rows that were tried; 0 of those that did not run or left too little memory."""
+    limit = estimates.usable_bytes * (1.0 - draft.job.memory_headroom_fraction)
+    known: dict[int, float] = {}
+    for trial in selection.trials:
+        row, outcome = find_row(draft.columns, trial.candidate), trial.outcome
+        if row is not None:
+            runs = isinstance(outcome, Measured) and memory_bytes(outcome) <= limit
+            known[row] = outcome.tokens_per_s if runs and isinstance(outcome, Measured) else 0.0
+    if known:
+        known[own] = selection.promise.tokens_per_s
+    return known
+
+
+def _case(draft: Draft, estimates: EstimateColumns, *, own: int, words: str, known: dict[int, float]) -> ErrorCase:
+    fits, speed = fitting(draft.job, estimates), estimates.tokens_per_s.copy()
+    for row, shown in known.items():
+        fits[row], speed[row] = shown > 0, shown or speed[row]
     rows = np.flatnonzero(fits)
-    score = _score(draft, estimates.tokens_per_s)
+    score = _score(draft, speed)
     best = int(rows[np.argmax(score[rows])])
     loss = float(-np.expm1(score[own] - score[best]))
     if fits[own] and loss < _WORTH:
         best, loss = own, 0.0
-    return ErrorCase(change=words, best=mapped_row(draft, estimates, best), loss_fraction=max(loss, 0.0))
+    changed = replace(estimates, tokens_per_s=speed)
+    return ErrorCase(change=words, best=mapped_row(draft, changed, best), loss_fraction=max(loss, 0.0))
 
 
 def _speed_with(estimates: EstimateColumns, parts: tuple[str, ...], factor: float) -> FloatColumn:

@@ -16,7 +16,8 @@ from planner.app.forecast import forecast_of
 from planner.app.outlook import outlook_of
 from planner.app.pin import find_pinned, pinned_layout
 from planner.app.selection import Selection
-from planner.cost import REFERENCE_TRAINER, EstimateColumns, stage_profiles
+from planner.app.uneven import setting_of
+from planner.cost import REFERENCE_TRAINER, EstimateColumns, stage_profiles, stage_profiles_over_groups
 from planner.emit import FILES, EmittedFile, explain_ds_config, explain_lines, render_ds_config
 from planner.jobfile import parse_pin
 from planner.redaction import hide_secrets
@@ -126,9 +127,8 @@ def _runner_up(plan: Plan, selection: Selection, *, draft: Draft) -> Candidate |
 
 
 def _stages(plan: Plan, selection: Selection, *, job: JobSpec) -> tuple[StageProfile, ...]:
-    """Nothing of a pipeline over several kinds of nodes: no three of its stages stand for the others."""
     if job.cluster.groups:
-        return ()
+        return stage_profiles_over_groups(plan.candidate, setting_of(job))
     return stage_profiles(
         plan.candidate,
         model=job.model,

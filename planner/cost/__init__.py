@@ -18,7 +18,7 @@ from planner.cost.profile import (
     profile_for,
 )
 from planner.cost.screening import SCREEN_MARGIN_FRACTION, screened_out
-from planner.cost.stages import stage_profiles
+from planner.cost.stages import stage_profiles, stage_profiles_over_groups
 
 screen_margin_fraction = SCREEN_MARGIN_FRACTION
 
@@ -43,4 +43,5 @@ __all__ = [
     "screen_margin_fraction",
     "screened_out",
     "stage_profiles",
+    "stage_profiles_over_groups",
 ]

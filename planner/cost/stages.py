@@ -6,6 +6,8 @@ is the estimate's own breakdown.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from planner.cost.axes import Axes, axes_of
@@ -18,6 +20,7 @@ from planner.cost.parameters import FIRST, LATER_STAGES, StageShape, stage_shape
 from planner.cost.peak import MOMENTS, Peak, stage_moments
 from planner.cost.profile import DEEPSPEED, RuntimeProfile
 from planner.cost.steptime import stage_time
+from planner.cost.uneven import Setting, shape_at
 from planner.spec.candidate import Candidate
 from planner.spec.columns import columns_of
 from planner.spec.estimate import MemoryBreakdown, StageProfile
@@ -43,6 +46,20 @@ def stage_profiles(
     inputs = inputs_of(model=model, training=training, cluster=cluster, profile=profile, calibration=calibration)
     shapes = [stage_shape(stage, axes=axes, model=model) for stage in (FIRST, *LATER_STAGES)]
     return tuple(_profile(shape, axes=axes, inputs=inputs) for shape in shapes if shape.exists[0])
+
+
+def stage_profiles_over_groups(candidate: Candidate, setting: Setting) -> tuple[StageProfile, ...]:
+    """Every stage of a pipeline over the groups of a mixed cluster, with its own layers on its own device."""
+    layout, columns = candidate.layout, columns_of((candidate,), gpus_per_node=setting.cluster.gpus_per_node)
+    found: list[StageProfile] = []
+    for group in setting.cluster.groups:
+        axes, inputs = setting.axes(columns, group), setting.inputs(group)
+        for _ in range(group.world_size // (layout.data_parallel_size * layout.tensor_parallel_size)):
+            index = len(found)
+            place, layers = np.array([float(index)]), np.array([float(layout.stage_layers[index])])
+            stage = _profile(shape_at(axes, index=place, layers=layers), axes=axes, inputs=inputs)
+            found.append(replace(stage, device=group.gpu.name))
+    return tuple(found)
 
 
 def _profile(shape: StageShape, *, axes: Axes, inputs: Inputs) -> StageProfile:

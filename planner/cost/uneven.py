@@ -164,7 +164,7 @@ def _table(
     tiled = columns.take(rows)
     axes, inputs = setting.axes(tiled, group), setting.inputs(group)
     layers = np.tile(np.arange(1.0, num_layers + 1), len(columns))
-    shape = _shape(axes, index=index[rows].astype(np.float64), layers=layers)
+    shape = shape_at(axes, index=index[rows].astype(np.float64), layers=layers)
     seconds = stage_time(shape, axes=axes, inputs=inputs).micro_batch
     memory = memory_around(stage_peak(shape, axes=axes, inputs=inputs), axes=axes, inputs=inputs)
     fits = _fits(memory, group=group, headroom_fraction=setting.headroom_fraction)
@@ -184,7 +184,7 @@ def _device_used(memory: Memory) -> FloatColumn:
     return np.asarray(memory.peak.allocated + memory.slack + memory.communication + memory.context)
 
 
-def _shape(axes: Axes, *, index: FloatColumn, layers: FloatColumn) -> StageShape:
+def shape_at(axes: Axes, *, index: FloatColumn, layers: FloatColumn) -> StageShape:
     """Stages of a 1F1B pipeline: min(m, p - i) micro-batches in flight (see `parameters.stage_shape`)."""
     return StageShape(
         index=index,
@@ -253,7 +253,7 @@ def _price_groups(candidate: Candidate, columns: CandidateColumns, setting: Sett
         axes = setting.axes(columns.take(np.zeros(count, dtype=np.int64)), group)
         inputs = setting.inputs(group)
         layers = np.array(layout.stage_layers[first : first + count], dtype=np.float64)
-        shape = _shape(axes, index=np.arange(first, first + count, dtype=np.float64), layers=layers)
+        shape = shape_at(axes, index=np.arange(first, first + count, dtype=np.float64), layers=layers)
         time = stage_time(shape, axes=axes, inputs=inputs)
         backward_s = axes.accumulation * (time.compute + time.recompute)
         update, offload = update_s(shape, axes=axes, inputs=inputs)

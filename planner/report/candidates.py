@@ -50,9 +50,13 @@ def candidate_blocks(report: ReportInput) -> tuple[Block, ...]:
         x_ticks=frame.x_ticks(),
         y_ticks=speed_ticks(frame.top),
         limits=frame.limits(),
-        filters=_filters(shown),
+        filters=_filters(inside),
     )
-    return (Paragraph(text=_intro(report.candidates, len(inside))), scatter, *_frontier_table(report, corners))
+    return (
+        Paragraph(text=_intro(report.candidates, len(inside), has_trials=bool(trials))),
+        scatter,
+        *_frontier_table(report, corners),
+    )
 
 
 class _Frame:
@@ -170,9 +174,8 @@ def _choices(candidate: Candidate) -> tuple[int, ...]:
     return (candidate.zero_stage, layout.tensor_parallel_size, layout.pipeline_parallel_size)
 
 
-def _filters(shown: tuple[MappedCandidate, ...]) -> tuple[PlotFilter, ...]:
-    values = [_choices(one.row.candidate) for one in shown]
-    named = zip(("ZeRO stage", "tensor", "pipeline"), zip(*values))
+def _filters(points: tuple[Point, ...]) -> tuple[PlotFilter, ...]:
+    named = zip(("ZeRO stage", "tensor", "pipeline"), zip(*(point.choices for point in points)))
     return tuple(PlotFilter(name=name, values=tuple(sorted(set(of_axis)))) for name, of_axis in named)
 
 
@@ -186,7 +189,7 @@ def _estimate_facts(estimate: Estimate) -> tuple[str, ...]:
     )
 
 
-def _intro(candidates: CandidateMap, drawn: int) -> str:
+def _intro(candidates: CandidateMap, drawn: int, *, has_trials: bool) -> str:
     legal, fit = candidates.num_legal, candidates.num_fit
     words = f"{plural(legal, 'candidate is', 'candidates are')} legal, and {format_count(fit)} of them fit by the model"
     if drawn < legal:
@@ -195,6 +198,8 @@ def _intro(candidates: CandidateMap, drawn: int) -> str:
             f"share of what fits and of what may not; beyond {_REACH:g} times the usable memory nothing is drawn"
         )
     kind = candidates.shown[0].row.estimate.kind
+    if not has_trials:
+        return f"{words}. None was tried: all stand where the model puts them ({kind})."
     return f"{words}. Trials stand where they were measured or emulated, all others where the model puts them ({kind})."
 
 

@@ -43,6 +43,8 @@ def _memory_sentence(report: ReportInput) -> str:
     promise, miss = report.plan.promise, report.near_miss
     limit = promise.usable_bytes * (1 - report.job.memory_headroom_fraction)
     left = limit - promise.device_used_bytes
+    # Over several kinds of nodes only what fits is priced, so nothing is known of what memory keeps out.
+    clause = "" if report.job.cluster.groups else ", and nothing faster is kept out by it"
     if miss is not None and miss.is_faster:
         return (
             f"Memory binds too: {short_candidate(miss.row.candidate)} would be faster by the model "
@@ -51,11 +53,10 @@ def _memory_sentence(report: ReportInput) -> str:
     if left <= _NEAR_LIMIT_FRACTION * promise.usable_bytes:
         return (
             f"Memory is nearly full ({format_bytes(max(left, 0))} left beside what is kept free, "
-            f"{promise.memory_kind}), but nothing faster is kept out by it."
+            f"{promise.memory_kind}){clause}."
         )
     return (
-        f"Memory does not bind: {format_bytes(left)} are left beside what is kept free ({promise.memory_kind}), and "
-        "nothing faster is kept out by it."
+        f"Memory does not bind: {format_bytes(left)} are left beside what is kept free ({promise.memory_kind}){clause}."
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from planner.report.document import Bar, Bars, Block, Column, Marker, Paragraph, Segment, Table
 from planner.report.explain import winning_trial
 from planner.report.input import ReportInput
-from planner.report.units import format_bytes, format_fraction
+from planner.report.units import format_bytes, format_fraction, plural
 from planner.report.wording import MEMORY_LABELS
 from planner.spec.estimate import MemoryBreakdown, StageProfile
 from planner.spec.kinds import DeviceKind
@@ -62,14 +62,29 @@ def _estimated_bars(report: ReportInput) -> list[Bar]:
     if len(report.stages) < 2:
         return [_breakdown_bar("by the model", memory.breakdown, str(kind))]
     return [
-        _breakdown_bar(f"{_stage_name(report, stage)}, by the model", stage.peak, str(kind)) for stage in report.stages
+        _breakdown_bar(f"{_stage_name(report, stage)}, by the model", stage.peak, str(kind))
+        for stage in _shown_stages(report)
     ]
+
+
+def _shown_stages(report: ReportInput) -> list[StageProfile]:
+    """Those that differ: where stages stand on several kinds of devices, the first and the last on each."""
+    stages = report.stages
+    ends = [
+        place in (0, len(stages) - 1)
+        or stages[place - 1].device != stages[place].device
+        or stages[place + 1].device != stages[place].device
+        for place in range(len(stages))
+    ]
+    return [stage for stage, is_end in zip(stages, ends) if is_end or not stage.device]
 
 
 def _stage_name(report: ReportInput, stage: StageProfile) -> str:
     """`first stage (0)`, `middle stages (1 to 6)`, `last stage (7)`; the middle ones hold at most what the first
     of them does."""
     last = report.plan.candidate.layout.pipeline_parallel_size - 1
+    if stage.device:
+        return f"stage {stage.index} ({plural(stage.layers, 'layer')} on {stage.device})"
     if stage.index == 0:
         return "first stage (0)"
     if stage.index == last:
@@ -90,7 +105,7 @@ def _phases(report: ReportInput) -> list[Block]:
     kind = str(report.plan.estimate.kind)
     bars = tuple(
         _breakdown_bar(f"{_stage_name(report, stage)}: {moment}" if len(report.stages) > 1 else moment, held, kind)
-        for stage in report.stages
+        for stage in _shown_stages(report)
         for moment, held in stage.moments
     )
     text = (

@@ -27,7 +27,10 @@ def rival_blocks(report: ReportInput) -> tuple[Block, ...]:
         rows.append(("the runner-up", report.runner_up))
     miss = report.near_miss
     if miss is None and report.candidates is not None:
-        blocks.append(Paragraph(text="There is no near miss: every legal candidate fits."))
+        why = "every legal candidate fits"
+        if report.job.cluster.groups:
+            why = "over several kinds of nodes only partitions that fit are looked for"
+        blocks.append(Paragraph(text=f"There is no near miss: {why}."))
     if miss is not None:
         blocks.append(Paragraph(text=_miss_sentence(report, miss)))
         if report.runner_up is None or miss.row.key != report.runner_up.key:
@@ -95,7 +98,7 @@ def doubt_blocks(report: ReportInput) -> tuple[Block, ...]:
     if doubt.cases:
         columns = (
             Column(heading="if"),
-            Column(heading="the model would choose"),
+            Column(heading="the choice would be"),
             Column(heading="tokens/s then", numeric=True),
             Column(heading="the choice loses", numeric=True),
         )
@@ -108,7 +111,8 @@ def doubt_blocks(report: ReportInput) -> tuple[Block, ...]:
             )
             for case in doubt.cases
         )
-        blocks.append(Paragraph(text="If the model erred for all candidates alike (computed):"))
+        alike = "all that was not tried alike" if report.trials else "all candidates alike"
+        blocks.append(Paragraph(text=f"If the model erred for {alike} ({report.plan.estimate.kind}):"))
         blocks.append(Table(columns=columns, rows=rows))
     return tuple(blocks)
 

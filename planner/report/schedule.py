@@ -99,8 +99,8 @@ def _stage_times(
     stages: tuple[StageProfile, ...], stage_layers: tuple[int, ...], num_stages: int
 ) -> list[tuple[float, float]]:
     """Seconds of each stage: those of the first and the last are known, the others go by their layers."""
-    if num_stages == 1:
-        return [(stages[0].forward_s, stages[0].backward_s)]
+    if len(stages) == num_stages:
+        return [(stage.forward_s, stage.backward_s) for stage in stages]
     inner = stages[min(1, len(stages) - 1)]
     shares = [layers / inner.layers if inner.layers else 1.0 for layers in stage_layers or (1,) * num_stages]
     middle = [(inner.forward_s * share, inner.backward_s * share) for share in shares[1:-1]]
@@ -144,11 +144,18 @@ def _sentence(report: ReportInput, m: int, p: int, *, drawn: int) -> str:
             f"updates ({estimate.kind}).{elided}"
         )
     layers = report.plan.candidate.layout.stage_layers
-    even = f"{layers[0]} layers each" if len(set(layers)) == 1 else f"{min(layers)} or {max(layers)} layers each"
     share = estimate.time.bubble_s / estimate.step_time_s if estimate.step_time_s else 0.0
     skipped = f" Of {p} stages the first and last {_MOST_STAGES // 2} are drawn." if p > _MOST_STAGES else ""
     return (
-        f"{p} stages ({even if layers else 'one a rank'}) work on {each} a step, one forward and one backward pass in "
+        f"{p} stages ({_layers_words(layers)}) work on {each} a step, one forward and one backward pass in "
         f"turn (1F1B). Stages wait {format_fraction(share)} of the step: the bubble ({estimate.kind}). Drawn with the "
         f"model's times.{skipped}{elided}"
     )
+
+
+def _layers_words(layers: tuple[int, ...]) -> str:
+    """`10 layers each`, `15 or 16 layers each`, `6 to 15 layers each`."""
+    if len(set(layers)) < 2:
+        return f"{layers[0]} layers each" if layers else "one a rank"
+    word = "or" if max(layers) - min(layers) == 1 else "to"
+    return f"{min(layers)} {word} {max(layers)} layers each"

@@ -68,7 +68,8 @@ class Estimate:
 class StageProfile:
     """One pipeline stage of a candidate. Seconds are of one micro-batch, collectives between tensor-parallel ranks and
     recomputation (in `backward_s`) included. `moments`: (name, what lives then); `peak` is the largest of them. The
-    slack of a moment is 0: cached blocks count at the peak."""
+    slack of a moment is 0: cached blocks count at the peak. `device`: the GPU it stands on, where stages stand on
+    several kinds of them; "" elsewhere."""
 
     index: int
     layers: int
@@ -77,3 +78,4 @@ class StageProfile:
     backward_s: float
     peak: MemoryBreakdown
     moments: tuple[tuple[str, MemoryBreakdown], ...]
+    device: str = ""

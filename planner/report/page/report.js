@@ -195,6 +195,8 @@
       (entries) => {
         const entry = entries.find((one) => one.isIntersecting);
         if (!entry) return;
+        const strip = document.querySelector("nav");
+        strip.scrollLeft = links.get(entry.target.id).offsetLeft - strip.clientWidth / 3; // a strip on a phone
         for (const [id, link] of links) {
           if (id === entry.target.id) link.setAttribute("aria-current", "true");
           else link.removeAttribute("aria-current");

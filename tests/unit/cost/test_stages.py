@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from planner.app.draft import draft_plan
-from planner.cost import REFERENCE_TRAINER, stage_profiles
+from planner.app.uneven import price_uneven, setting_of
+from planner.cost import REFERENCE_TRAINER, stage_profiles, stage_profiles_over_groups
 from planner.jobfile import load_job, resolve_job
 from planner.spec import JobSpec
 from planner.spec.columns import candidate_at
@@ -56,3 +57,17 @@ def test_moments_never_exceed_the_peak() -> None:
 def _tensor_bytes(held: object) -> int:
     kinds = ("parameters", "gradients", "optimizer", "activations", "buffers")
     return sum(int(getattr(held, f"{kind}_bytes")) for kind in kinds)
+
+
+def test_stages_over_groups_of_nodes_are_those_of_the_price() -> None:
+    job = _job("mixed-groups.yaml")
+    draft = draft_plan(job)
+    candidate = draft.row(int(draft.order[0])).candidate
+    estimate = price_uneven(job, candidate)
+    stages = stage_profiles_over_groups(candidate, setting_of(job))
+    assert tuple(stage.layers for stage in stages) == candidate.layout.stage_layers
+    assert {stage.device for stage in stages} == {group.gpu.name for group in job.cluster.groups}
+    worst = next(stage for stage in stages if stage.index == estimate.memory.worst_stage)
+    assert worst.peak == estimate.memory.breakdown
+    total_s = [stage.forward_s + stage.backward_s for stage in stages]
+    assert sum(total_s) - max(total_s) == pytest.approx(estimate.time.bubble_s)
