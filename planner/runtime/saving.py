@@ -1,7 +1,7 @@
 """The trainer's checkpoints: written by DeepSpeed, in the background where asked, and only the newest kept.
 
 Owns when a checkpoint counts (`latest` names it only once every rank's files are on the disk) and which old ones go.
-Leaves what is in one to DeepSpeed, and the refusal of another layout's to `session`.
+Leaves what is in one to DeepSpeed, and the refusal of another layout's to `checkpoints`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from deepspeed.runtime.checkpoint_engine import TorchCheckpointEngine
 from torch import distributed
 
 from planner.errors import InputError
+from planner.runtime.checkpoint_files import OWN_PREFIX, complete_checkpoint, step_of
 from planner.runtime.session import TrainingSession
-
-TAG_PREFIX = "global_step"  # DeepSpeed's own name of a checkpoint (runtime/engine.py, 0.19.8)
 
 
 class BackgroundWriter(TorchCheckpointEngine):
@@ -92,7 +91,7 @@ class Checkpoints:
     def save(self) -> None:
         """Save the state after the last step; returns once it is on the disk or, in the background, copied."""
         self.settle(wait=True)
-        tag = f"{TAG_PREFIX}{self._session.steps_done}"
+        tag = f"{OWN_PREFIX}{self._session.steps_done}"
         self._session.save_checkpoint(self._folder, tag=tag, names_latest=False)
         self._writing_tag = tag
         self.saved_step = self._session.steps_done
@@ -109,7 +108,7 @@ class Checkpoints:
         if not _on_all_ranks(done, self._session.device):
             return
         if distributed.get_rank() == 0:
-            _name_latest(self._folder, self._writing_tag)
+            complete_checkpoint(self._folder, self._writing_tag)
             self._drop_old()
         self._writing_tag = ""
         distributed.barrier()  # Keep: nobody may look for the newest before it is named
@@ -117,27 +116,16 @@ class Checkpoints:
     def _drop_old(self) -> None:
         if not self._keep:
             return
-        found = sorted((step, path) for path in self._folder.glob(f"{TAG_PREFIX}*") if (step := _step_of(path)) >= 0)
+        found = sorted((step, path) for path in self._folder.glob("*_step*") if (step := step_of(path.name)) >= 0)
         for _step, path in found[: -self._keep]:
             if path.name != self._writing_tag:
                 shutil.rmtree(path)
-
-
-def _step_of(path: Path) -> int:
-    digits = path.name.removeprefix(TAG_PREFIX)
-    return int(digits) if digits.isdecimal() else -1
 
 
 def _on_all_ranks(done: bool, device: torch.device) -> bool:
     flag = torch.tensor(float(done), device=device)
     distributed.all_reduce(flag, op=distributed.ReduceOp.MIN)
     return bool(flag.item())
-
-
-def _name_latest(folder: Path, tag: str) -> None:
-    draft = folder / "latest.draft"
-    draft.write_text(tag, encoding="utf-8")
-    draft.replace(folder / "latest")
 
 
 def checkpoint_folder(text: str) -> Path:

@@ -17,7 +17,8 @@ import deepspeed
 import torch
 from torch import distributed
 
-from planner.errors import InputError
+from planner.runtime.checkpoint_files import OWN_PREFIX, complete_checkpoint
+from planner.runtime.checkpoints import load_checkpoint, save_checkpoint
 from planner.runtime.data import Sample, SampleSource, derived_seed, micro_batches, sample_indices
 from planner.runtime.fresh_optimizer import take_back_setup_step
 from planner.runtime.gradient_norm import mark_gradients
@@ -28,9 +29,6 @@ from planner.runtime.schedule import WarmupCosine
 from planner.runtime.whole import FactorySamples
 from planner.spec import Phase, Precision, TorchCompile, TrialTask
 from planner.spec._record import record
-
-RUN_KEY = "planner_run"  # in the checkpoint's client state
-LAYOUT_FILE = "planner_layout.json"  # beside the checkpoints: what has to be known before DeepSpeed reads one
 
 
 @record
@@ -214,52 +212,24 @@ class TrainingSession:
         )
 
     def save_checkpoint(self, directory: Path | str, *, tag: str | None = None, names_latest: bool = True) -> None:
-        """Write DeepSpeed's own checkpoint into the directory; all ranks call it. With `names_latest` it is the newest
-        from now on; otherwise whoever called says so once it is whole."""
+        """Write a checkpoint into the directory, DeepSpeed's own with what `checkpoints` adds; all ranks call it. With
+        `names_latest` it is the newest from now on; otherwise whoever called says so once it is whole."""
         self._on_phase(Phase.CHECKPOINT_SAVE)
-        if distributed.get_rank() == 0:
-            _write_layout(Path(directory), self._layout_identity())
-        state = {RUN_KEY: self._run_identity()}
-        self.engine.save_checkpoint(str(directory), tag=tag, client_state=state, save_latest=names_latest)
+        name = tag or f"{OWN_PREFIX}{self.steps_done}"
+        save_checkpoint(self.engine, self._task, Path(directory), name)
+        if names_latest:
+            if distributed.get_rank() == 0:
+                complete_checkpoint(Path(directory), name)
+            distributed.barrier()  # Keep: nobody may look for the newest before it is named
 
     def load_checkpoint(self, directory: Path | str) -> bool:
         """Go on from the newest checkpoint in the directory; False when there is none. All ranks call it.
 
-        The next step draws the samples that would have come next. Raises InputError when the checkpoint is gone, of
-        another layout, or of a run whose samples differ.
+        The next step draws the samples that would have come next. Raises InputError when the checkpoint is gone,
+        damaged, of another layout, or of a run whose samples differ.
         """
         self._on_phase(Phase.CHECKPOINT_LOAD)
-        if not (Path(directory) / "latest").is_file():
-            return False
-        _require_whole(Path(directory))
-        _require_same_layout(Path(directory), self._layout_identity())
-        path, state = self.engine.load_checkpoint(str(directory))
-        if path is None:
-            raise _gone(Path(directory))
-        _require_same_run(state.get(RUN_KEY, {}), self._run_identity())
-        return True
-
-    def _run_identity(self) -> dict[str, Any]:
-        """What decides the samples of a step."""
-        training = self._task.training
-        return {
-            "seed": training.seed,
-            "seq_len": training.seq_len,
-            "global_batch_size": training.global_batch_size,
-            "data": training.data.path,
-        }
-
-    def _layout_identity(self) -> dict[str, Any]:
-        """What decides how DeepSpeed cuts a checkpoint into files. Without ZeRO data-parallel ranks are alike."""
-        candidate = self._task.candidate
-        layout = candidate.layout
-        return {
-            "zero_stage": candidate.zero_stage,
-            "precision": str(candidate.precision),
-            "tensor_parallel_size": layout.tensor_parallel_size,
-            "stage_layers": list(layout.stage_layers),
-            "data_parallel_size": layout.data_parallel_size if candidate.zero_stage else 1,
-        }
+        return load_checkpoint(self.engine, self._task, Path(directory))
 
     def close(self) -> None:
         """Let go of the model and the engine, so that their memory can be reused."""
@@ -273,56 +243,6 @@ class TrainingSession:
 def _differs(asked: Any, held: Any) -> bool:
     pairs = zip(asked, held) if isinstance(asked, tuple) else [(asked, held)]
     return any(abs(float(one) - float(other)) > 1e-12 + 1e-6 * abs(float(one)) for one, other in pairs)
-
-
-def _require_whole(directory: Path) -> None:
-    """DeepSpeed would end with an assertion that says nothing."""
-    name = (directory / "latest").read_text(encoding="utf-8").strip()
-    if not name or not (directory / name).is_dir():
-        raise _gone(directory)
-
-
-def _gone(directory: Path) -> InputError:
-    return InputError(
-        f"the checkpoint that {directory}/latest names cannot be found",
-        why="to begin anew would write over what is left of the training",
-        fix="write the name of a checkpoint that is still there into that file, or move the folder away",
-    )
-
-
-def _write_layout(directory: Path, layout: dict[str, Any]) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
-    draft = directory / f"{LAYOUT_FILE}.draft"
-    draft.write_text(json.dumps(layout) + "\n", encoding="utf-8")
-    draft.replace(directory / LAYOUT_FILE)
-
-
-def _require_same_layout(directory: Path, wanted: dict[str, Any]) -> None:
-    """DeepSpeed 0.19.8 fails on another layout's files with whatever it stumbles over first."""
-    path = directory / LAYOUT_FILE
-    changed = _changes(json.loads(path.read_text(encoding="utf-8")), wanted) if path.is_file() else ""
-    if changed:
-        raise InputError(
-            f"the checkpoint in {directory} is of another layout: {changed}",
-            why="each rank loads the part of weights and optimizer states that it saved",
-            fix="resume with the plan that the checkpoint was made with, or train into another checkpoint folder",
-        )
-
-
-def _changes(saved: dict[str, Any], wanted: dict[str, Any]) -> str:
-    """`seed 1 (now 2), …` of what differs; "" where nothing does."""
-    changed = [name for name, value in wanted.items() if name in saved and saved[name] != value]
-    return ", ".join(f"{name} {saved[name]!r} (now {wanted[name]!r})" for name in changed)
-
-
-def _require_same_run(saved: dict[str, Any], wanted: dict[str, Any]) -> None:
-    changed = _changes(saved, wanted)
-    if changed:
-        raise InputError(
-            f"the checkpoint is of a run with another {changed}",
-            why="the samples it has already seen could not be told from those still to come",
-            fix="resume with the job's former values, or train into another checkpoint folder",
-        )
 
 
 def build_session(task: TrialTask, *, on_phase: Callable[[Phase], None]) -> TrainingSession:

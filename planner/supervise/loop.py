@@ -72,7 +72,8 @@ class Supervisor:
         if not self._checkpoints():
             return 0
         latest = Path(self._what.checkpoint_dir) / "latest"
-        digits = latest.read_text(encoding="utf-8").strip().removeprefix("global_step") if latest.is_file() else ""
+        name = latest.read_text(encoding="utf-8").strip() if latest.is_file() else ""
+        digits = name.removeprefix("global_step").removeprefix("portable_step")  # DeepSpeed's own, or converted
         return int(digits) if digits.isdecimal() else 0
 
     def _target(self) -> int | None:

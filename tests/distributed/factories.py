@@ -97,3 +97,21 @@ def not_a_module() -> tuple[Any, ...]:
 
 
 not_a_function = 3
+
+
+class _Averaging(Regressor):
+    """Keeps running means, which are no parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(16, momentum=0.5)
+
+    def forward(self, features: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        centred = features - self.norm.running_mean
+        self.norm(features.flatten(0, 1))
+        return super().forward(centred, target)
+
+
+def averaging_regressor() -> tuple[Any, ...]:
+    """A module whose output depends on its buffers."""
+    return _Averaging(), make_batch, mean_square
