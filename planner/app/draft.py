@@ -186,6 +186,13 @@ def fitting(job: JobSpec, estimates: EstimateColumns) -> BoolColumn:
     return fits
 
 
+def fitting_estimate(job: JobSpec, estimate: Estimate) -> bool:
+    """`fitting` of one candidate."""
+    memory = estimate.memory
+    limit = memory.usable_bytes * (1.0 - job.memory_headroom_fraction)
+    return estimate.fits and max(memory.high_bytes, memory.device_used_bytes) <= limit
+
+
 def search_problem(draft: Draft, *, seed: int, machine: str) -> SearchProblem:
     """The candidates worth trying, as the search takes them. Its rows are those of `draft` that are not screened."""
     estimates, kept = draft.estimates, draft.worth_trying()

@@ -17,6 +17,7 @@ from planner.app.deadline import refuse_hopeless, refuse_missed
 from planner.app.draft import Draft, draft_plan, outline_search, search_problem
 from planner.app.emulation import EmulatedEvaluator, Stage
 from planner.app.fallbacks import plan_fallbacks
+from planner.app.origin import Origin
 from planner.app.pin import Pinned, find_pinned
 from planner.app.pin_trial import TriedPin, try_pinned
 from planner.app.progress import Progress, SearchOutline
@@ -60,6 +61,7 @@ class Earlier:
 
     trials: tuple[TrialRecord, ...] = ()
     calibration: Calibration = Calibration()
+    origin: Origin | None = None
 
     def enlarged(self, policy: TrialPolicy) -> TrialPolicy:
         """The limits of a search that is given these trials beside its own."""
@@ -194,6 +196,7 @@ def plan_in(run_dir: RunDir, planning: Planning) -> PlanResult:
         pinned=planning.pinned,
         uses=planning.uses,
         fallbacks=fallbacks,
+        origin=planning.earlier.origin,
     )
     plan, report, files = write_plan_folder(run_dir, parts)
     return PlanResult(plan_dir=run_dir.path, outline=outline, plan=plan, report=report, files=files)

@@ -12,8 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from planner import __version__
+from planner.app.checkpoint_route import CONVERT_SCRIPT
 from planner.app.draft import Draft, estimate_candidates
 from planner.app.fallbacks import fallback_files
+from planner.app.origin import Origin
 from planner.app.pin import Pinned
 from planner.app.report_input import report_input
 from planner.app.selection import NO_TRIAL, Selection
@@ -22,6 +24,7 @@ from planner.app.write_run import run_promise
 from planner.emit import (
     EmittedFile,
     LaunchPaths,
+    render_conversion,
     render_ds_config_text,
     render_launch,
     render_task_text,
@@ -58,6 +61,7 @@ class PlanParts:
     pinned: Pinned | None = None
     uses: tuple[str, ...] = ()  # of a mixed cluster, all that were looked at, in words
     fallbacks: tuple[Fallback, ...] = ()
+    origin: Origin | None = None  # an earlier plan that this one takes the place of
 
 
 def write_plan_folder(run_dir: RunDir, parts: PlanParts) -> tuple[Plan, ReportInput, tuple[Path, ...]]:
@@ -72,6 +76,7 @@ def write_plan_folder(run_dir: RunDir, parts: PlanParts) -> tuple[Plan, ReportIn
         EmittedFile(path=names.TASK, text=render_task_text(candidate, job=job, promise=promise)),
         *fallback_files(parts.fallbacks, job=job, machine=parts.machine),
         *launch_files(job, candidate, script=names.LAUNCH),
+        *_conversion(plan, job),
     )
     report = report_input(plan, parts.selection, draft=parts.draft, run_dir=run_dir, files=emitted)
     files = (
@@ -83,6 +88,18 @@ def write_plan_folder(run_dir: RunDir, parts: PlanParts) -> tuple[Plan, ReportIn
     return plan, report, (*write_files(run_dir, files), run_dir.write_plan(plan))
 
 
+def _conversion(plan: Plan, job: JobSpec) -> tuple[EmittedFile, ...]:
+    """The script for checkpoints of the plan before, where they need one."""
+    if plan.replanned is None or not plan.replanned.checkpoint.script:
+        return ()
+    return (conversion_script(job, plan.candidate),)
+
+
+def conversion_script(job: JobSpec, candidate: Candidate) -> EmittedFile:
+    """The script that makes a checkpoint of another layout fit for the candidate."""
+    return render_conversion(job, candidate, paths=_launch_paths(CONVERT_SCRIPT))
+
+
 def write_files(run_dir: RunDir, files: Iterable[EmittedFile]) -> tuple[Path, ...]:
     """Write each file whole; the paths written."""
     return tuple(run_dir.write_text(file.path, file.text, executable=file.executable) for file in files)
@@ -90,9 +107,12 @@ def write_files(run_dir: RunDir, files: Iterable[EmittedFile]) -> tuple[Path, ..
 
 def launch_files(job: JobSpec, candidate: Candidate, *, script: str) -> tuple[EmittedFile, ...]:
     """The start script for the job's launcher, named `script`, and what it reads."""
+    return render_launch(job, candidate, launcher=job.launch.launcher, paths=_launch_paths(script))
+
+
+def _launch_paths(script: str) -> LaunchPaths:
     made_with = (Path(sys.argv[0]).name, *map(hide_url_passwords, sys.argv[1:]))  # `plan JOB` and `planner plan JOB`
-    paths = LaunchPaths(script=script, python=sys.executable, made_with=made_with)
-    return render_launch(job, candidate, launcher=job.launch.launcher, paths=paths)
+    return LaunchPaths(script=script, python=sys.executable, made_with=made_with)
 
 
 def refuse_unlaunchable(draft: Draft) -> None:
@@ -131,6 +151,7 @@ def _plan(parts: PlanParts) -> Plan:
         pin=parts.pinned.pin.text if parts.pinned is not None else "",
         packages=installed_packages(),
         fallbacks=parts.fallbacks,
+        replanned=parts.origin.summary(selection.candidate) if parts.origin is not None else None,
     )
 
 

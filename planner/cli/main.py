@@ -23,6 +23,7 @@ from planner.cli.own_script import split_script
 from planner.cli.plan import plan
 from planner.cli.probe import probe
 from planner.cli.problems import print_error, unknown_verb, usage_error
+from planner.cli.replan import replan
 from planner.cli.session import Invocation, Unwritable, flush_stdout, silence_stdout
 from planner.cli.supervise import supervise
 from planner.cli.usecases import ProductUseCases, UseCases
@@ -31,6 +32,7 @@ from planner.errors import InputError, Interrupted, PlannerError
 _VERBS: dict[str, tuple[Callable[..., None], str]] = {
     "plan": (plan, "From a job file to a plan folder, by real trials."),
     "estimate": (estimate, "Memory and time of given configurations, no GPU needed."),
+    "replan": (replan, "Plan again when hardware or software changed."),
     "verify": (verify, "Run a plan for a few steps and hold it to its promise."),
     "emit": (emit, "Render a plan's launch files for another launcher."),
     "report": (report, "A plan's report, as text or HTML."),

@@ -14,6 +14,7 @@ from planner.app.diagnose_request import DiagnoseRequest, DiagnoseResult
 from planner.app.probe_request import ProbeRequest, ProbeResult
 from planner.app.progress import Progress
 from planner.app.requests import CatalogKind, CatalogTable, PlanRequest, PlanResult, SuperviseRequest, VerifyResult
+from planner.app.replan_request import ReplanRequest, ReplanResult
 from planner.report import PlannedRow, ReportInput
 from planner.spec.kinds import Launcher
 
@@ -22,6 +23,8 @@ class UseCases(Protocol):
     """What the command line asks of the product."""
 
     def plan_job(self, request: PlanRequest, *, console: Progress) -> PlanResult: ...
+
+    def replan(self, request: ReplanRequest, *, console: Progress) -> ReplanResult: ...
 
     def candidate_clusters(self, job_path: Path, overrides: tuple[str, ...]) -> tuple[str, ...]: ...
 
@@ -61,6 +64,11 @@ class ProductUseCases:
         from planner.app.plan import plan_job
 
         return plan_job(request, console=console)
+
+    def replan(self, request: ReplanRequest, *, console: Progress) -> ReplanResult:
+        from planner.app.replan import replan
+
+        return replan(request, console=console)
 
     def candidate_clusters(self, job_path: Path, overrides: tuple[str, ...]) -> tuple[str, ...]:
         from planner.app.several import candidate_clusters

@@ -4,6 +4,7 @@
 """
 
 from planner.emit.command import following_notes
+from planner.emit.conversion import render_conversion
 from planner.emit.ds_config import bucket_elements, render_ds_config, render_ds_config_text
 from planner.emit.explain import explain_ds_config
 from planner.emit.explain_files import FILES, explain_lines
@@ -29,6 +30,7 @@ __all__ = [
     "node_shape",
     "reduced_differences",
     "reduced_task",
+    "render_conversion",
     "render_ds_config",
     "render_ds_config_text",
     "render_launch",

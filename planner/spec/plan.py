@@ -6,6 +6,7 @@ from planner.spec._record import record
 from planner.spec.candidate import Candidate
 from planner.spec.estimate import Estimate
 from planner.spec.kinds import Launcher, Provenance
+from planner.spec.replan import ReplanSummary, SurvivalPlan
 
 PLAN_FORMAT = 1
 
@@ -82,3 +83,5 @@ class Plan:
     pin: str = ""  # the user's own layout that the choice was held against, as typed
     fallbacks: tuple[Fallback, ...] = ()  # what a run that ran out of memory goes on with, in order
     packages: tuple[str, ...] = ()  # name==version of all that was installed and needed, as in a requirements file
+    replanned: ReplanSummary | None = None  # from an earlier plan, when anything had changed
+    survive: tuple[SurvivalPlan, ...] = ()  # plans for fewer nodes, most nodes first

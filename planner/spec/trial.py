@@ -200,3 +200,4 @@ class TrialRecord:
     machine: str  # fingerprint of the hardware that ran it
     log_name: str = ""  # file under logs/ of the folder of the planner that ran it
     worker: str = ""  # which planner of a shared study ran it (host and folder); "" where there is only one
+    kept_from: str = ""  # of an earlier plan that it was measured for: its folder and number, as `plans/a#3`

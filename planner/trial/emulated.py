@@ -66,7 +66,7 @@ def emulated_roles(
 
     Ranks of one stage hold and do the same (shares of a tensor split are equal, ZeRO pads its shards). The second stage
     has the most layers of the middle ones and the most micro-batches in flight (`partition_layers`), so it stands for
-    them. The config is the one that would ship but for the batch: fewer micro-batches a step, see `_micro_batches`.
+    them. The config is the one that would ship but for the batch: fewer micro-batches a step, see `micro_batches_run`.
     """
     layout = candidate.layout
     stages = layout.pipeline_parallel_size
@@ -88,7 +88,7 @@ def emulated_roles(
     )
 
 
-def _micro_batches(candidate: Candidate, stage: int) -> int:
+def micro_batches_run(candidate: Candidate, stage: int) -> int:
     """How many micro-batches of a step are run. Memory is that of all, time is extrapolated (`recorded_step`).
 
     Gradients accumulate from the second micro-batch on, and 1F1B never has more than (stages - stage) in flight. ZeRO-3
@@ -103,7 +103,7 @@ def _micro_batches(candidate: Candidate, stage: int) -> int:
 def _task(
     candidate: Candidate, *, job: JobSpec, stage: int, deepspeed_version: str, memory_limit_bytes: int, steps: int
 ) -> TrialTask:
-    batch = replace(candidate.batch, gradient_accumulation_steps=_micro_batches(candidate, stage))
+    batch = replace(candidate.batch, gradient_accumulation_steps=micro_batches_run(candidate, stage))
     shorter = replace(candidate, batch=batch)
     training = replace(job.training, global_batch_size=batch.global_batch_size)
     config = render_ds_config_text(shorter, job=replace(job, training=training), deepspeed_version=deepspeed_version)
