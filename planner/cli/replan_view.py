@@ -65,6 +65,7 @@ def _grid() -> Table:
 def _beside(old: Plan, new: Plan) -> Table:
     """The new layout beside the old one, each with its own promise."""
     table = new_table("", "layout", "GPUs", "step", "tokens/s", "memory", "of usable")
+    table.columns[1].justify = "left"
     for name, plan in (("old", old), ("new", new)):
         promise = plan.promise
         table.add_row(
