@@ -140,7 +140,8 @@ def transferred(calibration: Calibration, changes: tuple[Change, ...], *, device
     """The part of a correction that survives the changes.
 
     Memory is what a rank allocates: no other GPU and no other network changes that. Time of another GPU, or of another
-    number of CPU processes that share the cores, is not known; a changed link unlearns what was learnt of the old one.
+    number of CPU processes that share the cores, is not known (estimates are then called computed); a changed link
+    unlearns what was learnt of the old one.
     Of other software all corrections are believed half: the square root, since they are factors.
     """
     kinds = {change.kind for change in changes}
@@ -152,7 +153,6 @@ def transferred(calibration: Calibration, changes: tuple[Change, ...], *, device
             none,
             memory_scale=known.memory_scale,
             memory_offset_bytes=known.memory_offset_bytes,
-            num_points=known.num_points,
             memory_residual_fraction=known.memory_residual_fraction,
         )
     if kinds & set(_LINKS):

@@ -58,7 +58,7 @@ def replan(request: ReplanRequest, *, console: Progress) -> ReplanResult:
     old = _read_old(request.plan_dir)
     override = cluster_override(request.cluster, old.job.cluster)
     planned = _plan_request(request, old, override)
-    job, machine = read_job(planned, console=console)
+    job, machine = _read_target(planned, console=console)
     now = Surroundings(
         cluster=job.cluster, versions=machine.versions, machine=machine.fingerprint if old.trials else ""
     )
@@ -103,6 +103,15 @@ def _plan_request(request: ReplanRequest, old: _Old, override: str) -> PlanReque
         validate=request.validate,
         dry_run=request.dry_run,
     )
+
+
+def _read_target(planned: PlanRequest, *, console: Progress) -> tuple[JobSpec, Machine]:
+    """The old job on the new cluster. What is wrong with the cluster is said of `--cluster`, by which it was named."""
+    try:
+        return read_job(planned, console=console)
+    except InputError as problem:
+        error = problem.error.replace("--set cluster", "--cluster", 1)
+        raise InputError(error, why=problem.why, fix=problem.fix) from None
 
 
 def _plan_again(

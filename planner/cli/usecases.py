@@ -13,8 +13,8 @@ from planner.app.check_request import CheckRequest, CheckResult
 from planner.app.diagnose_request import DiagnoseRequest, DiagnoseResult
 from planner.app.probe_request import ProbeRequest, ProbeResult
 from planner.app.progress import Progress
-from planner.app.requests import CatalogKind, CatalogTable, PlanRequest, PlanResult, SuperviseRequest, VerifyResult
 from planner.app.replan_request import ReplanRequest, ReplanResult
+from planner.app.requests import CatalogKind, CatalogTable, PlanRequest, PlanResult, SuperviseRequest, VerifyResult
 from planner.report import PlannedRow, ReportInput
 from planner.spec.kinds import Launcher
 

@@ -88,13 +88,6 @@ def test_unknown_verb_is_answered_with_the_nearest(cli: Cli) -> None:
     )
 
 
-@pytest.mark.parametrize("verb", ["replan", "probe"])
-def test_verb_that_does_not_work_yet_is_not_there(cli: Cli, verb: str) -> None:
-    run = cli(verb, "x")
-    assert run.exit_code == 2
-    assert_three_lines(run.err)
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "fix"),
     [
