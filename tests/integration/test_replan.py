@@ -13,7 +13,9 @@ import pytest
 import yaml
 
 from tests.integration.children import read_plan, read_trials, succeed
-from tests.integration.running import Planner
+from tests.integration.running import Planner, planner_fixture
+
+planner = planner_fixture
 
 JOB = """\
 model: {name: tiny-llama-cpu}
@@ -76,7 +78,7 @@ def test_replan_to_fewer_ranks_keeps_the_batch_and_says_what_it_costs(old: Path,
     cluster = cluster_file(tmp_path, gpus_per_node=1)
     document = replanned(old, "--cluster", cluster, "--out", tmp_path / "new", "--no-validate")
     plan = read_plan(tmp_path / "new")
-    assert [change["kind"] for change in document["changes"]] == ["gpus_per_node"]
+    assert "gpus_per_node" in [change["kind"] for change in document["changes"]]
     assert "needs 2 GPUs, and there are 1" in document["old_plan_here"]["sentence"]
     assert plan["candidate"]["layout"]["data_parallel_size"] == 1
     batch = plan["candidate"]["batch"]
