@@ -56,6 +56,7 @@ class _Priced:
             tokens_per_s=speed,
             usd_per_hour=hourly,
             usd_per_billion_tokens=hourly / 3600.0 / speed * 1e9,
+            currency=cluster.gpu.price_currency,
         )
 
 

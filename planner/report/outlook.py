@@ -40,11 +40,13 @@ def thinned(options: tuple[ClusterOption, ...]) -> tuple[ClusterOption, ...]:
 
 def _front(options: tuple[ClusterOption, ...]) -> Table:
     priced = any(option.usd_per_hour for option in options)
+    money = "$" if options[0].currency == "USD" else options[0].currency
+    costs = [Column(heading=f"{money}/hour", numeric=True), Column(heading=f"{money}/billion tokens", numeric=True)]
     columns = [
         Column(heading="devices", numeric=True),
         Column(heading="nodes", numeric=True),
         Column(heading="tokens/s", numeric=True),
-        *([Column(heading="$/hour", numeric=True), Column(heading="$/billion tokens", numeric=True)] if priced else []),
+        *(costs if priced else []),
         Column(heading="candidate"),
     ]
     rows = tuple(

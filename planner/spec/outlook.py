@@ -8,7 +8,8 @@ from planner.spec.candidate import Candidate
 
 @record
 class ClusterOption:
-    """The fastest candidate that fits on one number of GPUs. Costs are 0 where the GPU's price is unknown."""
+    """The fastest candidate that fits on one number of GPUs. Costs are in `currency`, whatever their fields are called,
+    and 0 where the GPU's price is unknown."""
 
     nodes: int
     world_size: int
@@ -16,6 +17,7 @@ class ClusterOption:
     tokens_per_s: float
     usd_per_hour: float
     usd_per_billion_tokens: float
+    currency: str = "USD"
 
 
 @record
