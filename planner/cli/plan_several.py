@@ -25,6 +25,9 @@ from planner.spec._record import record
 from planner.spec.codec import to_plain
 
 
+_SAID_ABOVE = "candidate"  # each plan's own summary has it, and a terminal is narrow
+
+
 @record
 class PlanPlace:
     """A job, one of its candidate clusters ("": the one it has), and the plan's folder."""
@@ -144,11 +147,12 @@ def _shown(rows: tuple[PlannedRow, ...]) -> tuple[RenderableType, ...]:
     shown: list[RenderableType] = []
     for block in comparison_blocks(rows):
         if isinstance(block, Table):
-            table = new_table(*(column.heading for column in block.columns))
-            for column, spec in zip(table.columns, block.columns):
-                column.justify = "right" if spec.numeric else "left"
+            kept = [place for place, column in enumerate(block.columns) if column.heading != _SAID_ABOVE]
+            table = new_table(*(block.columns[place].heading for place in kept))
+            for column, place in zip(table.columns, kept):
+                column.justify = "right" if block.columns[place].numeric else "left"
             for cells in block.rows:
-                add_cells(table, *cells)
+                add_cells(table, *(cells[place] for place in kept))
             shown.append(table)
         else:
             shown.append(Text(one_line(getattr(block, "text", ""))))
