@@ -24,7 +24,6 @@ from planner.report.units import format_count, format_duration_limit, format_rat
 from planner.spec._record import record
 from planner.spec.codec import to_plain
 
-
 _SAID_ABOVE = "candidate"  # each plan's own summary has it, and a terminal is narrow
 
 
