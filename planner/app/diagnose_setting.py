@@ -22,6 +22,7 @@ from planner.cost import REFERENCE_TRAINER, RuntimeProfile
 from planner.diagnose.config_reading import MemoryConfig, read_memory_config
 from planner.diagnose.pricing import PricedSetting
 from planner.diagnose.records import LogFacts
+from planner.diagnose.seen_setting import with_seen_checkpointing
 from planner.errors import InputError
 from planner.lint import MAX_BYTES, read_document
 from planner.rules import SyntaxKind
@@ -123,6 +124,8 @@ def _of_model(request: DiagnoseRequest, facts: LogFacts, given: Given) -> Given:
         config=given.memory_config,
         assumptions=(f"assumed for the prices: {', '.join(assumed)}",) if assumed else (),
     )
+    if not request.activation_checkpointing and not facts.settings.checkpoints_activations:
+        setting = with_seen_checkpointing(setting, facts.events)
     return replace(given, setting=setting, nominal_bytes=setting.cluster.gpu.memory_nominal_bytes)
 
 
