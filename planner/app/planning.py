@@ -17,6 +17,7 @@ from planner.app.deadline import refuse_hopeless, refuse_missed
 from planner.app.draft import Draft, draft_plan, outline_search, search_problem
 from planner.app.emulation import EmulatedEvaluator, Stage
 from planner.app.fallbacks import plan_fallbacks
+from planner.app.final_trial import PROFILE_DIR, Finals, with_final_trial
 from planner.app.origin import Origin
 from planner.app.pin import Pinned, find_pinned
 from planner.app.pin_trial import TriedPin, try_pinned
@@ -45,9 +46,10 @@ from planner.search import (
     study_place,
 )
 from planner.space import local_axes
-from planner.spec import JobSpec, TrialMode, TrialPolicy, TrialRecord, ValidationStep
+from planner.spec import JobSpec, Measured, TrialMode, TrialPolicy, TrialRecord, ValidationStep
 from planner.spec._record import record
 from planner.trial import Machine, WarmPool
+from planner.trial.leak import suspected_leak_bytes_per_step
 
 # Choices that may fail validation before the planner gives up: one failing is bad luck, three are a wrong environment.
 MAX_CHOICES = 3
@@ -112,6 +114,7 @@ def prepare(
             why=f"to join is to run trials; {ability.note}",
             fix="join from the machine that the job is for",
         )
+    _refuse_profile_of_nothing(request, job, ability)
     console.stage("enumerate and price the candidates")
     draft = draft_plan(job, calibration=earlier.calibration)
     if draft.note:
@@ -133,6 +136,24 @@ def prepare(
         pinned=find_pinned(draft, pin) if pin is not None else None,
         earlier=earlier,
     )
+
+
+def _refuse_profile_of_nothing(request: PlanRequest, job: JobSpec, ability: Ability) -> None:
+    """A profile is of the reference trainer's own steps."""
+    if not request.profile:
+        return
+    if job.launch.command:
+        raise InputError(
+            "--profile cannot look into a script of your own",
+            why="the reference trainer writes the profile, and the job starts its own command",
+            fix="leave --profile out, and profile in the script (torch.profiler, torch.cuda.memory)",
+        )
+    if ability.mode is not TrialMode.REAL:
+        raise InputError(
+            "--profile needs real trials on this machine",
+            why=f"the winner is run once more to be looked at; {ability.note}",
+            fix="leave --profile out, or plan on a machine that the plan is for",
+        )
 
 
 def _refuse_missing_data(job: JobSpec) -> None:
@@ -249,6 +270,11 @@ def _search(run_dir: RunDir, planning: Planning, *, done: tuple[TrialRecord, ...
             others.add(trial.worker)
             console.note(f"trials of {trial.worker or 'an earlier run'} are shared here")
         console.trial_ended(trial, best=best)
+        if isinstance(trial.outcome, Measured) and (slope := suspected_leak_bytes_per_step(trial.outcome)):
+            console.note(
+                f"trial {trial.number}: what stays allocated grew in every step, by {slope / 2**20:.1f} MiB on "
+                "average: a leak, if a longer run goes on like that"
+            )
         if isinstance(evaluator, TrialEvaluator):
             evaluator.learn(best)
 
@@ -258,8 +284,12 @@ def _search(run_dir: RunDir, planning: Planning, *, done: tuple[TrialRecord, ...
         evaluator = _evaluator(planning, pool=pool, run_dir=run_dir)
         ports = SearchPorts(evaluator=evaluator, place=place, on_trial=keep)
         result = _look_twice(run_dir, planning, ports=ports, done=done)
+        if isinstance(evaluator, TrialEvaluator):
+            evaluator.learn(None)  # what comes now runs to its end
         if place.is_ours_alone:
             result = _decide_close_race(run_dir, planning, result, evaluator=evaluator)
+        if isinstance(evaluator, TrialEvaluator):
+            result = with_final_trial(result, _finals(run_dir, planning, evaluator))
         if planning.pinned is None:
             return TriedPin(result=result)
         tried = try_pinned(
@@ -302,6 +332,17 @@ def _look_twice(
     varied = ", ".join(axis.name for axis in looks.axes)
     planning.console.note(f"{result.stopped_because}; now {varied} around the best layouts")
     return run_search(second, ports=ports, done=run_dir.read_trials())
+
+
+def _finals(run_dir: RunDir, planning: Planning, evaluator: TrialEvaluator) -> Finals:
+    return Finals(
+        evaluator=evaluator,
+        run_dir=run_dir,
+        draft=planning.draft,
+        machine=planning.machine.fingerprint,
+        console=planning.console,
+        profile_dir=run_dir.file(PROFILE_DIR) if planning.request.profile else None,
+    )
 
 
 def _evaluator(planning: Planning, *, pool: WarmPool, run_dir: RunDir) -> Evaluator:

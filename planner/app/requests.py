@@ -32,6 +32,7 @@ class PlanRequest:
     resume: bool = False
     validate: bool = True
     dry_run: bool = False
+    profile: bool = False  # the winner runs once more and leaves a profile in the plan folder
 
 
 @record

@@ -18,6 +18,7 @@ _CAP_FRACTION = 0.98
 # compile what only then is seen to be needed, so two warm the trial up.
 COMPILE_ALLOWANCE_S = 180.0
 COMPILED_WARMUP_STEPS = 2
+LAST_TRIAL_ALLOWANCE_S = 600.0  # writing and reading a checkpoint of tens of gigabytes, and a profile
 
 
 # What a script of this kind imports, beside torch and DeepSpeed: seconds that its trials then do not take.
@@ -59,6 +60,19 @@ class TrialEvaluator:
         return self._pool.run(
             replace(task, hopeless_step_s=limit_s),
             timeout_s=trial_timeout_s(candidate, job=self._job),
+            log_path=self._run_dir.log_file(number),
+        )
+
+    def evaluate_last(
+        self, number: int, candidate: Candidate, *, check_checkpoint: bool, profile_dir: Path | None
+    ) -> Outcome:
+        """Run the winner once more, to its end, with what no other trial has to show."""
+        self._on_start(number, candidate)
+        task = trial_task(candidate, job=self._job, machine=self._machine)
+        profile = str(profile_dir.resolve()) if profile_dir is not None else ""
+        return self._pool.run(
+            replace(task, check_checkpoint=check_checkpoint, profile_dir=profile),
+            timeout_s=trial_timeout_s(candidate, job=self._job) + LAST_TRIAL_ALLOWANCE_S,
             log_path=self._run_dir.log_file(number),
         )
 

@@ -15,15 +15,17 @@ from pathlib import Path
 
 from planner.app.ability import obstacle_to_trials
 from planner.app.comparison import compare
+from planner.app.final_trial import PROFILE_DIR
 from planner.app.jobs import machine_for, read_planned_job
 from planner.app.progress import Progress
 from planner.app.requests import VerifyResult
+from planner.app.trials import COMPILE_ALLOWANCE_S
 from planner.app.verify_script import prepare_watch, read_watch
 from planner.app.write import launch_files
 from planner.emit import node_shape
 from planner.errors import PromiseBroken, TrialsUnavailable
 from planner.rundir import RunDir, names
-from planner.spec import ClusterSpec, DeviceKind, JobSpec, Launcher, Plan, Provenance
+from planner.spec import ClusterSpec, DeviceKind, JobSpec, Launcher, Plan, Provenance, TorchCompile
 from planner.spec.codec import DecodeError, from_plain
 from planner.spec.trainer import TrainerReport
 from planner.trial import Machine, probe_machine
@@ -31,13 +33,14 @@ from planner.trial.environment import LOOPBACK_VARIABLES, worker_environment
 from planner.trial.program import run_program
 
 START_S = 180.0  # importing on slow disks, before the first step
+PROFILE_S = 120.0  # writing a trace of some hundred megabytes
 STEP_FACTOR = 4.0  # a step that takes longer than this many promised ones will not be waited for
 VERIFY_LOG = f"{names.LOGS_DIR}/verify.log"
 VERIFY_SCRIPT = f"{names.LAUNCH_DIR}/verify.sh"  # for plans whose own script hands the run to a scheduler
 _SCHEDULERS = (Launcher.SLURM, Launcher.SRUN, Launcher.KUBERNETES)
 
 
-def verify_plan(plan_dir: Path, *, steps: int, console: Progress) -> VerifyResult:
+def verify_plan(plan_dir: Path, *, steps: int, console: Progress, profile: bool = False) -> VerifyResult:
     """Run the plan's script for `steps` steps here. Raises TrialsUnavailable when this machine is not the target,
     InputError when the folder is no plan, PromiseBroken when the script does not run at all."""
     run_dir = RunDir.open(plan_dir)
@@ -47,7 +50,7 @@ def verify_plan(plan_dir: Path, *, steps: int, console: Progress) -> VerifyResul
     with run_dir.locked():
         script = _script(run_dir, plan=plan, job=job)
         console.stage(f"run {script.relative_to(run_dir.path)} for {steps} steps")
-        report, command = _run(run_dir, script=script, plan=plan, job=job, steps=steps)
+        report, command = _run(run_dir, script=script, plan=plan, steps=steps, profile=profile)
     load_per_core = os.getloadavg()[0] / (os.cpu_count() or 1)
     rows = compare(plan, job, report, load_per_core=load_per_core)
     return VerifyResult(
@@ -94,15 +97,20 @@ def _note(plan: Plan, machine: Machine, *, load_per_core: float) -> str:
     return "; ".join(notes)
 
 
-def _run(run_dir: RunDir, *, script: Path, plan: Plan, job: JobSpec, steps: int) -> tuple[TrainerReport, str]:
-    """What the trainer reported, and the command that ran it; its whole output is kept as `logs/verify.log`."""
+def _run(run_dir: RunDir, *, script: Path, plan: Plan, steps: int, profile: bool) -> tuple[TrainerReport, str]:
+    """What the trainer reported, and the command that ran it; its whole output is kept as `logs/verify.log`, and with
+    `profile` what it wrote of its memory in `profile/`."""
+    job = read_planned_job(run_dir)
+    compiles = plan.candidate.tuning.torch_compile is not TorchCompile.NONE
     limit_s = START_S + STEP_FACTOR * (steps + 1) * plan.promise.step_time_s
+    limit_s += (COMPILE_ALLOWANCE_S if compiles else 0.0) + (PROFILE_S if profile else 0.0)
     environment = _environment(plan, job)
     if job.launch.command:
         return _run_own_script(run_dir, script=script, plan=plan, job=job, steps=steps, limit_s=limit_s)
+    profiled = ["--profile", str(run_dir.file(PROFILE_DIR))] if profile else []
     with tempfile.TemporaryDirectory(prefix="meshplan-verify-") as scratch:
         report = Path(scratch) / "report.json"
-        command = ["bash", str(script), "--steps", str(steps), "--no-checkpoint", "--report", str(report)]
+        command = ["bash", str(script), "--steps", str(steps), "--no-checkpoint", *profiled, "--report", str(report)]
         end = run_program(command, environment=environment, timeout_s=limit_s)
         run_dir.write_text(VERIFY_LOG, f"{end.output}\n{end.error_tail}\n")
         if end.timed_out:

@@ -33,13 +33,16 @@ def verify(
     context: typer.Context,
     plan_dir: PlanDir,
     steps: Annotated[int, typer.Option(min=1, metavar="N", help="Optimizer steps to run.")] = 5,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Write memory snapshot, trace and memory curves into the plan folder.")
+    ] = False,
     as_json: JsonFlag = False,
     quiet: QuietFlag = False,
 ) -> None:
     """Run the emitted files for a few steps on this machine and compare with what the plan promised."""
     with run_verb(context, as_json=as_json, quiet=quiet) as session:
         with session.progress() as progress:
-            result = session.use_cases.verify_plan(plan_dir, steps=steps, console=progress)
+            result = session.use_cases.verify_plan(plan_dir, steps=steps, console=progress, profile=profile)
         session.print(Text(f"ran: {result.command}", style="dim"), _verify_table(result))
         if result.note:
             session.print(Text(result.note))

@@ -62,6 +62,12 @@ def plan(
     no_site_defaults: Annotated[
         bool, typer.Option("--no-site-defaults", help="Do not lay the site's defaults.yaml below the job.")
     ] = False,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile", help="Run the winner once more and write its memory snapshot, trace and memory curves."
+        ),
+    ] = False,
     no_validate: Annotated[
         bool, typer.Option("--no-validate", help="Do not have DeepSpeed itself check the plan.")
     ] = False,
@@ -98,6 +104,7 @@ def plan(
                 pin=pin or "",
                 resume=resume,
                 validate=not no_validate,
+                profile=profile,
                 dry_run=dry_run,
             )
             for place in plan_places(session, paths, out=out, overrides=tuple(overrides or ()))

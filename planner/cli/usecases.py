@@ -38,7 +38,7 @@ class UseCases(Protocol):
 
     def estimate_rows(self, lines: Iterable[str]) -> Iterator[dict[str, Any]]: ...
 
-    def verify_plan(self, plan_dir: Path, *, steps: int, console: Progress) -> VerifyResult: ...
+    def verify_plan(self, plan_dir: Path, *, steps: int, console: Progress, profile: bool = False) -> VerifyResult: ...
 
     def emit_plan(
         self, plan_dir: Path, *, launcher: Launcher | None, out_dir: Path | None, overrides: tuple[str, ...]
@@ -95,10 +95,10 @@ class ProductUseCases:
 
         return estimate_rows(iter(lines))
 
-    def verify_plan(self, plan_dir: Path, *, steps: int, console: Progress) -> VerifyResult:
+    def verify_plan(self, plan_dir: Path, *, steps: int, console: Progress, profile: bool = False) -> VerifyResult:
         from planner.app.verify import verify_plan
 
-        return verify_plan(plan_dir, steps=steps, console=console)
+        return verify_plan(plan_dir, steps=steps, console=console, profile=profile)
 
     def emit_plan(
         self, plan_dir: Path, *, launcher: Launcher | None, out_dir: Path | None, overrides: tuple[str, ...]

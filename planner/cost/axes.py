@@ -15,7 +15,8 @@ from planner.spec.hardware import ClusterSpec
 from planner.spec.job import TrainingSpec
 from planner.spec.kinds import Attention, OffloadDevice, Precision
 from planner.spec.model import ModelSpec
-from planner.spec.tuning import AccumulationType, CrossEntropy, Overlap, has_setting, setting_values
+from planner.spec.tuning import AccumulationType, CrossEntropy, Overlap
+from planner.spec.tuning_columns import has_setting, setting_values
 
 _BYTES_OF_PRECISION = np.array([precision.bytes_per_element for precision in PRECISIONS], dtype=np.float64)
 _EAGER, _SDPA = ATTENTIONS.index(Attention.EAGER), ATTENTIONS.index(Attention.SDPA)

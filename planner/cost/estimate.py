@@ -25,7 +25,8 @@ from planner.spec.hardware import ClusterSpec
 from planner.spec.job import TrainingSpec
 from planner.spec.kinds import Precision, Provenance
 from planner.spec.model import ModelSpec
-from planner.spec.tuning import TUNING_VALUES, TorchCompile, has_setting, setting_codes
+from planner.spec.tuning import TUNING_VALUES, TorchCompile
+from planner.spec.tuning_columns import has_setting, setting_codes
 
 # Rows evaluated together: the arrays of one chunk stay in the processor's cache, and memory does not grow with rows.
 _CHUNK_ROWS = 16_384

@@ -25,7 +25,7 @@ from planner.spec import (
     TorchCompile,
 )
 from planner.spec.columns import ATTENTIONS, OFFLOAD_DEVICES, PRECISIONS, BoolColumn, CandidateColumns
-from planner.spec.tuning import has_setting, setting_values
+from planner.spec.tuning_columns import has_setting, setting_values
 
 _TRAINER = "planner/runtime: the reference trainer"
 _NVME = OFFLOAD_DEVICES.index(OffloadDevice.NVME)

@@ -2,6 +2,7 @@
 
     python -m planner.runtime.train --task task.json [--deepspeed-config ds_config.json] [--steps N] [--resume]
                                     [--no-checkpoint] [--report report.json] [--export FOLDER] [--supervised FOLDER]
+                                    [--profile FOLDER]
 
 Owns arguments, the launcher's environment and how an ending is told. Leaves the training to `trainer`. Nothing heavy is
 imported before the task is read, because DeepSpeed picks its accelerator when it is imported.
@@ -75,6 +76,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--no-checkpoint", action="store_true", help="write no checkpoints, whatever the job says")
     parser.add_argument("--report", type=Path, help="write what was measured, as JSON, at the end")
     parser.add_argument("--export", type=Path, help="write the model as Hugging Face safetensors here, at the end")
+    parser.add_argument("--profile", type=Path, help="run two more steps at the end and write a profile of them here")
     parser.add_argument("--supervised", type=Path, help="set by the supervisor: where ranks leave word")
     parser.add_argument("--local_rank", "--local-rank", type=int, help="set by the deepspeed launcher")
     return parser.parse_args(arguments)
@@ -106,6 +108,7 @@ def main(arguments: list[str]) -> int:
                 checkpoints=not options.no_checkpoint,
                 supervised=options.supervised,
                 export_dir=options.export,
+                profile_dir=options.profile,
             ),
             rank=who.rank,
             world_size=who.world_size,

@@ -23,6 +23,7 @@ from planner.runtime.metrics import Metrics
 from planner.runtime.parting import StopRequest, fail, leave_word
 from planner.runtime.preflight import check_free_memory, look_at_device
 from planner.runtime.preload import preload_deepspeed, preload_model_code
+from planner.runtime.profiling import write_profile
 from planner.runtime.run_log import RunLog
 from planner.runtime.saving import Checkpoints, checkpoint_folder
 from planner.runtime.session import StepResult, build_session
@@ -45,6 +46,7 @@ class Run:
     checkpoints: bool = True  # write them where the task says
     supervised: Path | None = None
     export_dir: Path | None = None
+    profile_dir: Path | None = None  # run two more steps at the end and write what was seen of them there
 
     def __post_init__(self) -> None:
         require(self.steps is None or self.steps >= 1, "--steps is at least 1")
@@ -244,6 +246,8 @@ class _Training:
             export_model(self._session, self._run.task, self._run.export_dir)
             self._log.say(f"exported to {self._run.export_dir}")
         report = self._report()
+        if self._run.profile_dir is not None:
+            write_profile(self._session, self._run.profile_dir, rank=self._rank, note=self._log.say)
         self._close()
         return report
 

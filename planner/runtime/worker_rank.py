@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import NoReturn
@@ -25,6 +26,7 @@ from planner.runtime.emulation_trial import EmulatedTrial
 from planner.runtime.failure import describe_failure
 from planner.runtime.limits import limit_memory
 from planner.runtime.measure import GpuMemory, Meter, SectionPeaks, open_meter
+from planner.runtime.profiling import write_profile
 from planner.runtime.script_rank import ScriptSeat, measure_script
 from planner.runtime.script_run import Seat
 from planner.runtime.session import TrainingSession, build_session
@@ -172,10 +174,12 @@ def _measure(seat: RankSeat, task: TrialTask, meter: Meter, clock: PhaseClock) -
     build_s, engine_s = clock.building_times_s()
     initialised_bytes = meter.allocated_bytes()
     building = meter.end_section()
-    steps = run_steps(session, task, clock, allocated=meter.allocated_bytes)
+    steps = run_steps(session, task, clock, allocated=_held(task, meter))
     stepping = meter.end_section()
     checks = task.check_checkpoint and not steps.stopped_early
     checkpoint = _check_checkpoint(session, seat, meter) if checks else None
+    if task.profile_dir and not steps.stopped_early:
+        write_profile(session, Path(task.profile_dir), rank=seat.rank, note=lambda text: print(f"[profile] {text}"))
     sections = [building, stepping] + ([checkpoint] if checkpoint else [])
     clock.enter(Phase.FINISH)
     report = RankReport(
@@ -203,6 +207,11 @@ def _measure(seat: RankSeat, task: TrialTask, meter: Meter, clock: PhaseClock) -
         compile_s=_compile_s(task, steps),
     )
     return emulated.complete(report) if emulated is not None else report
+
+
+def _held(task: TrialTask, meter: Meter) -> Callable[[], int]:
+    """What is allocated after a step; on a CPU nothing, where resident memory settles for many steps."""
+    return meter.allocated_bytes if task.device is DeviceKind.CUDA else lambda: 0
 
 
 def _compile_s(task: TrialTask, steps: StepFigures) -> float:

@@ -25,7 +25,8 @@ from planner.search.scoring import utilities, world_sizes
 from planner.search.similarity import Features, features_of, similarities
 from planner.spec._record import record
 from planner.spec.columns import BoolColumn, FloatColumn, IntColumn
-from planner.spec.tuning import TorchCompile, has_setting
+from planner.spec.tuning import TorchCompile
+from planner.spec.tuning_columns import has_setting
 
 Matrix: TypeAlias = NDArray[np.float64]
 

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from planner.search.scoring import world_sizes
 from planner.spec._record import record
 from planner.spec.columns import FULL_CHECKPOINTING, SELECTIVE_CHECKPOINTING, CandidateColumns, FloatColumn, IntColumn
-from planner.spec.tuning import TUNING_VALUES, setting_codes
+from planner.spec.tuning import TUNING_VALUES
+from planner.spec.tuning_columns import setting_codes
 
 Matrix: TypeAlias = NDArray[np.float64]
 

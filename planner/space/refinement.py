@@ -18,7 +18,8 @@ from planner.space.axes import rule_context
 from planner.spec import Allocator, CrossEntropy, DeviceKind, JobSpec, TorchCompile
 from planner.spec._record import record
 from planner.spec.columns import CandidateColumns, IntColumn
-from planner.spec.tuning import ALLOCATOR_ENVIRONMENT, with_setting
+from planner.spec.tuning import ALLOCATOR_ENVIRONMENT
+from planner.spec.tuning_columns import with_setting
 
 
 @record

@@ -1,6 +1,6 @@
 """The records that every module speaks in. They hold values and check their own fields; they do nothing else.
 
-`columns` (which needs numpy) and `codec` are imported by their own names.
+`columns` and `tuning_columns` (which need numpy) and `codec` are imported by their own names.
 """
 
 from planner.spec.candidate import BatchSplit, Candidate, ParallelLayout, partition_layers

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from planner.spec._record import record
 from planner.spec.candidate import BatchSplit, Candidate, ParallelLayout, partition_layers
 from planner.spec.kinds import ActivationCheckpointing, Attention, OffloadDevice, Precision
-from planner.spec.tuning import TUNING_VALUES, setting_codes, tuning_code, tuning_from_code, with_setting
+from planner.spec.tuning import TUNING_VALUES, tuning_code, tuning_from_code
+from planner.spec.tuning_columns import setting_codes, with_setting
 
 IntColumn: TypeAlias = NDArray[np.int64]
 FloatColumn: TypeAlias = NDArray[np.float64]

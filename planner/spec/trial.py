@@ -36,6 +36,7 @@ class TrialTask:
     check_checkpoint: bool = False  # save and load a checkpoint once after the steps
     emulated_rank: int | None = None
     hopeless_step_s: float = 0.0
+    profile_dir: str = ""  # run some more steps and write a profile of them there; "": do not
     promise: RunPromise = RunPromise()  # of the plan, for the reference trainer's log
     script: ScriptCall | None = None  # the user's own script runs instead of our builder
 
@@ -73,7 +74,7 @@ class RankReport:
     checkpoint_peak_bytes: int = 0  # the same while a checkpoint was saved and loaded; 0: not checked
     start_s: float = 0.0  # from the fork until the rank stood in its process group
     stopped_early: bool = False  # its steps were hopeless, and the rest of them was spared
-    allocated_by_step_bytes: tuple[int, ...] = ()  # allocated after each timed step (CPU: resident)
+    allocated_by_step_bytes: tuple[int, ...] = ()  # after each timed step, on GPUs
     compile_s: float = 0.0  # what torch.compile took in the warm-up steps; no part of any step's time
     emulation: EmulationReport | None = None  # of a process that stood in for one rank of a larger world
 

@@ -10,9 +10,6 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from planner.spec._record import record, require
 from planner.spec.kinds import Precision
 
@@ -142,41 +139,17 @@ TUNING_VALUES: dict[str, tuple[Any, ...]] = {
     "stage3_param_persistence_threshold": ELEMENT_STEPS,
 }
 _BITS = 5  # of each setting's code: no setting has more than 32 values, and twelve settings take 60 of 63 bits
-_SHIFTS = {name: place * _BITS for place, name in enumerate(TUNING_VALUES)}
-_MASK = (1 << _BITS) - 1
+SHIFTS = {name: place * _BITS for place, name in enumerate(TUNING_VALUES)}
+MASK = (1 << _BITS) - 1
 
 NO_TUNING = Tuning()
 
 
 def tuning_code(tuning: Tuning) -> int:
     """The number that stands for a tuning in the `tuning` column; 0 for the defaults."""
-    return sum(TUNING_VALUES[name].index(value) << _SHIFTS[name] for name, value in tuning.changes)
+    return sum(TUNING_VALUES[name].index(value) << SHIFTS[name] for name, value in tuning.changes)
 
 
 def tuning_from_code(code: int) -> Tuning:
     """The inverse of `tuning_code`."""
-    return Tuning(**{name: values[(code >> _SHIFTS[name]) & _MASK] for name, values in TUNING_VALUES.items()})
-
-
-def setting_codes(column: NDArray[np.int64], name: str) -> NDArray[np.int64]:
-    """Of a `tuning` column, each row's place of one setting in `TUNING_VALUES`."""
-    codes: NDArray[np.int64] = (column >> _SHIFTS[name]) & _MASK
-    return codes
-
-
-def has_setting(column: NDArray[np.int64], name: str, value: Any) -> NDArray[np.bool_]:
-    """Where a `tuning` column has this value of a setting."""
-    found: NDArray[np.bool_] = setting_codes(column, name) == TUNING_VALUES[name].index(value)
-    return found
-
-
-def setting_values(column: NDArray[np.int64], name: str) -> NDArray[np.float64]:
-    """The values of a setting that is a number, row by row."""
-    return np.array(TUNING_VALUES[name], dtype=np.float64)[setting_codes(column, name)]
-
-
-def with_setting(column: NDArray[np.int64], name: str, value: Any) -> NDArray[np.int64]:
-    """A `tuning` column with one setting at this value in every row."""
-    code = TUNING_VALUES[name].index(value)
-    changed: NDArray[np.int64] = (column & ~(_MASK << _SHIFTS[name])) | (code << _SHIFTS[name])
-    return changed
+    return Tuning(**{name: values[(code >> SHIFTS[name]) & MASK] for name, values in TUNING_VALUES.items()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -108,6 +109,19 @@ def test_checkpoint_is_saved_and_loaded_once_and_removed(pool: WarmPool, tmp_pat
     assert isinstance(outcome, Measured), outcome
     assert all(0 < report.checkpoint_peak_bytes <= report.device_used_bytes for report in outcome.ranks)
     assert list(tmp_path.iterdir()) == [tmp_path / "trial.log"]
+
+
+def test_profile_of_a_trial_is_written_beside_what_was_measured(pool: WarmPool, tmp_path: Path) -> None:
+    folder = tmp_path / "a profile"
+    task = make_task(tiny_llama(), data_parallel_size=2, zero_stage=1, profile_dir=str(folder))
+    outcome = pool.run(task, timeout_s=LIMIT_S, log_path=tmp_path / "trial.log")
+    assert isinstance(outcome, Measured), outcome
+    assert len(outcome.ranks[0].step_times_s) == len(outcome.ranks[0].allocated_by_step_bytes) == 3
+    for rank in (0, 1):
+        trace = json.loads((folder / f"trace-rank{rank}.json").read_text())
+        assert any("optimizer" in str(event.get("name", "")).lower() for event in trace["traceEvents"])
+        lines = (folder / f"memory-rank{rank}.jsonl").read_text().splitlines()
+        assert lines and all(json.loads(line)["resident"] > 0 for line in lines)
 
 
 def test_hopeless_trial_is_stopped_on_all_ranks_after_the_same_step(pool: WarmPool, tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ class FakeUseCases:
         for line in lines:
             yield {"row": line.strip()}
 
-    def verify_plan(self, plan_dir: Path, *, steps: int, console: Progress) -> VerifyResult:
+    def verify_plan(self, plan_dir: Path, *, steps: int, console: Progress, profile: bool = False) -> VerifyResult:
         console.stage(f"run {steps} steps")
         seen_s = 0.41 if self.keeps_promise else 0.62
         rows = (

@@ -12,15 +12,8 @@ from planner.space import axis_values, enumerate_candidates
 from planner.space.modes import mode_table
 from planner.spec import CrossEntropy, OffloadDevice, Overlap, SearchRanges, TorchCompile, Tuning
 from planner.spec.columns import candidate_at
-from planner.spec.tuning import (
-    ELEMENT_STEPS,
-    TUNING_VALUES,
-    has_setting,
-    setting_codes,
-    tuning_code,
-    tuning_from_code,
-    with_setting,
-)
+from planner.spec.tuning import ELEMENT_STEPS, TUNING_VALUES, tuning_code, tuning_from_code
+from planner.spec.tuning_columns import has_setting, setting_codes, with_setting
 from tests.unit.space.jobs import job
 
 
