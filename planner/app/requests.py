@@ -101,3 +101,14 @@ class SuperviseRequest:
     nodes: int = 1
     node_rank: int = 0
     on_stderr: bool = False
+
+
+@record
+class TokensRequest:
+    """Make a token file from text and JSONL. `token_bytes` 0: 2 where the vocabulary allows it, else 4."""
+
+    files: tuple[Path, ...]
+    tokenizer: Path
+    out_path: Path
+    field: str = "text"
+    token_bytes: int = 0

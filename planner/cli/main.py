@@ -26,6 +26,7 @@ from planner.cli.problems import print_error, unknown_verb, usage_error
 from planner.cli.replan import replan
 from planner.cli.session import Invocation, Unwritable, flush_stdout, silence_stdout
 from planner.cli.supervise import supervise
+from planner.cli.tokens import tokens
 from planner.cli.usecases import ProductUseCases, UseCases
 from planner.errors import InputError, Interrupted, PlannerError
 
@@ -40,6 +41,7 @@ _VERBS: dict[str, tuple[Callable[..., None], str]] = {
     "diagnose": (diagnose, "Name the cause of a failed run from its logs, and rank what helps."),
     "probe": (probe, "This machine as a cluster file, and what is wrong with it for training."),
     "supervise": (supervise, "Run a launch command and carry it through running out of memory."),
+    "tokens": (tokens, "A token file for the reference trainer from text or JSONL."),
     "list": (list_known, "Known GPUs, models, links, clusters, rules and causes."),
 }
 

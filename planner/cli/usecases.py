@@ -5,6 +5,7 @@ The real functions are imported one by one, when they are called: `estimate` nee
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +15,15 @@ from planner.app.diagnose_request import DiagnoseRequest, DiagnoseResult
 from planner.app.probe_request import ProbeRequest, ProbeResult
 from planner.app.progress import Progress
 from planner.app.replan_request import ReplanRequest, ReplanResult
-from planner.app.requests import CatalogKind, CatalogTable, PlanRequest, PlanResult, SuperviseRequest, VerifyResult
+from planner.app.requests import (
+    CatalogKind,
+    CatalogTable,
+    PlanRequest,
+    PlanResult,
+    SuperviseRequest,
+    TokensRequest,
+    VerifyResult,
+)
 from planner.report import PlannedRow, ReportInput
 from planner.spec.kinds import Launcher
 
@@ -55,6 +64,8 @@ class UseCases(Protocol):
     def probe_machine(self, request: ProbeRequest, *, console: Progress) -> ProbeResult: ...
 
     def supervise_run(self, request: SuperviseRequest) -> int: ...
+
+    def make_tokens(self, request: TokensRequest, *, quiet: bool) -> dict[str, Any]: ...
 
 
 class ProductUseCases:
@@ -136,3 +147,8 @@ class ProductUseCases:
         from planner.app.supervise import supervise_run
 
         return supervise_run(request)
+
+    def make_tokens(self, request: TokensRequest, *, quiet: bool) -> dict[str, Any]:
+        from planner.app.tokens import make_tokens
+
+        return make_tokens(request, show=lambda line: None if quiet else print(line, file=sys.stderr, flush=True))

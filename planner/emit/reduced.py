@@ -25,6 +25,7 @@ from planner.spec import (
     OptimizerName,
     ParallelLayout,
     Precision,
+    RunSpec,
     TorchCompile,
     TrainingSpec,
     TrialTask,
@@ -174,4 +175,5 @@ def _training(job: JobSpec, small: Candidate) -> TrainingSpec:
         data=DataSpec(),
         checkpoint_dir="",
         checkpoint_interval_steps=0,
+        run=RunSpec(),
     )

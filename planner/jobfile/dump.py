@@ -12,6 +12,7 @@ import re
 from typing import Any
 
 from planner.jobfile.cluster_sizes import plain_nodes
+from planner.jobfile.run_schema import dump_run
 from planner.spec import JobSpec, ModelSpec, OptimizerName, OptimizerSpec, TrainingSpec
 from planner.spec.codec import to_plain
 
@@ -125,7 +126,7 @@ def _training(training: TrainingSpec) -> dict[str, Any]:
             "folder": training.checkpoint_dir,
             "interval": training.checkpoint_interval_steps,
         }
-    return section
+    return dump_run(training.run, section)
 
 
 def _optimizer(optimizer: OptimizerSpec) -> dict[str, Any]:

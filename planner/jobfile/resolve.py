@@ -25,6 +25,7 @@ from planner.jobfile.launch_schema import LaunchSection
 from planner.jobfile.machine import MachineFacts
 from planner.jobfile.not_yet import refuse_what_is_not_there_yet
 from planner.jobfile.own_script import own_config_json, script_kind
+from planner.jobfile.run_schema import resolve_run
 from planner.jobfile.schema import ClusterSection, JobSchema, ModelSection
 from planner.jobfile.search_schema import SearchSection
 from planner.jobfile.site import SiteDefault, with_defaults
@@ -50,6 +51,9 @@ from planner.spec import (
     TrialPolicy,
 )
 from planner.spec._record import record
+
+# Model types whose attention projections the runtime gives adapters to (a test holds it against the runtime's table).
+ADAPTED = ("gemma", "gpt2", "llama", "mistral", "mixtral", "phi3", "qwen2", "qwen3", "qwen3_moe")
 
 
 @record
@@ -267,11 +271,12 @@ def _module(section: ModelSection, *, traced: TracedModule | None) -> ModelSpec:
 
 
 def _training(section: TrainingSection, *, model: ModelSpec, folder: Path) -> TrainingSpec:
-    if section.trainable is not None:
+    if section.trainable is not None and not (model.family is ModelFamily.DECODER and model.model_type in ADAPTED):
         raise InputError(
-            "training.trainable: low-rank training cannot be planned yet",
-            why="the trials and the reference trainer train all parameters",
-            fix="write trainable: full; `planner estimate --lora-rank` prices low-rank training",
+            f"training.trainable: low-rank adapters cannot be trained in {model.name}",
+            why="the runtime knows the attention projections of certain families of causal language models only: "
+            f"{', '.join(ADAPTED)}",
+            fix="write trainable: full",
         )
     checkpoint, data = section.checkpoint, section.data
     if section.total_tokens is not None and model.traced is not None:
@@ -285,6 +290,7 @@ def _training(section: TrainingSection, *, model: ModelSpec, folder: Path) -> Tr
         global_batch_size=section.global_batch_size,
         optimizer=_optimizer(section.optimizer),
         gradient_clipping=float(section.gradient_clipping),
+        lora_rank=section.trainable.lora_rank if section.trainable is not None else 0,
         seed=section.seed,
         steps=section.num_steps,
         warmup_steps=section.schedule.warmup_steps,
@@ -292,6 +298,7 @@ def _training(section: TrainingSection, *, model: ModelSpec, folder: Path) -> Tr
         data=DataSpec(path=str(folder / data.path), token_bytes=data.token_bytes) if data else DataSpec(),
         checkpoint_dir=str(folder / checkpoint.folder) if checkpoint else "",
         checkpoint_interval_steps=checkpoint.interval if checkpoint else 0,
+        run=resolve_run(section, folder=folder),
     )
 
 

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from planner.catalog.documents import describe
 from planner.catalog.strict import StrictModel, complain, word_parser
 from planner.jobfile.quantities import PathText, nothing_is_empty
+from planner.jobfile.run_schema import CheckpointSection, DataSection, MonitoringSection
 from planner.spec import OptimizerName
 
 OptimizerWord = Annotated[OptimizerName, BeforeValidator(word_parser(OptimizerName))]
@@ -88,22 +89,6 @@ class ScheduleSection(StrictModel):
     min_lr_fraction: float = Field(default=0.1, ge=0, le=1, description="share of the peak at the end of the cosine")
 
 
-class DataSection(StrictModel):
-    path: PathText = Field(description="memory-mapped token file, relative to the job file; no data: synthetic batches")
-    token_bytes: int = Field(default=4, ge=2, le=4, description="bytes of one token: 2 or 4, little endian")
-
-    @model_validator(mode="after")
-    def _two_or_four(self) -> DataSection:
-        if self.token_bytes == 3:
-            raise complain("has token_bytes 3", fix="write token_bytes: 2 or 4")
-        return self
-
-
-class CheckpointSection(StrictModel):
-    folder: PathText = Field(description="where checkpoints are written, relative to the job file")
-    interval: int = Field(default=1000, ge=1, le=10**9, description="steps between checkpoints")
-
-
 class TrainingSection(StrictModel):
     seq_len: int = Field(ge=1, le=10_000_000, description="tokens of one sequence")
     global_batch_size: int = Field(
@@ -126,6 +111,12 @@ class TrainingSection(StrictModel):
     )
     data: DataSection | None = Field(default=None, description="what the reference trainer reads")
     checkpoint: CheckpointSection | None = Field(default=None, description="what the reference trainer saves")
+    pretrained: PathText | None = Field(
+        default=None, description="local folder of safetensors to start from, relative to the job file"
+    )
+    monitoring: Annotated[MonitoringSection, BeforeValidator(nothing_is_empty)] = Field(
+        default=MonitoringSection(), description="metrics, memory budgets and TensorBoard of the reference trainer"
+    )
 
     @property
     def num_steps(self) -> int:

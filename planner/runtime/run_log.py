@@ -13,7 +13,7 @@ GIB = 1 << 30
 
 
 class RunLog:
-    """Speaks on rank 0 only. `end`: the step that this run goes up to."""
+    """Speaks on rank 0 only. `end`: the step that the training goes up to."""
 
     def __init__(self, task: TrialTask, *, rank: int, end: int) -> None:
         self._is_first = rank == 0

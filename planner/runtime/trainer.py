@@ -180,7 +180,7 @@ class _Training:
         self._checkpoints = self._open_checkpoints()
         self._resumed_from, notes = self._resume()
         self._end = self._last_step()
-        self._log = RunLog(run.task, rank=seat.rank, end=self._end)
+        self._log = RunLog(run.task, rank=seat.rank, end=max(self._end, self._training.steps))
         for note in notes:
             self._log.say(note)
         self._evaluation = Evaluation(self._session, run.task) if self._training.run.eval_path else None
