@@ -3,7 +3,7 @@
     python -m planner.runtime.tokens --tokenizer FOLDER --out tokens.bin [--field text] [--token-bytes 2|4] FILES…
 
 Owns reading text and JSONL a piece at a time, tokenizing in batches, and a file that is there whole or not at all: what
-is being written is called `.part`, with a note of how far it has come, so that a run that was cut off goes on from there.
+is being written is called `.part`, with a note of how far it has come, so that a run that was cut off goes on there.
 Prints one JSON document on standard output; progress goes to standard error.
 """
 

@@ -26,6 +26,7 @@ from planner.trial.logs import read_tail
 from planner.trial.program import death_with_parent
 
 OUTPUT_LOG = "output.log"
+MARK = "MESHPLAN_ATTEMPT"  # in the environment of everything that an attempt starts
 MAX_LOG_BYTES = 64 << 20  # then it is set aside as output.1.log
 TAIL_BYTES = 64 << 10
 PERIOD_S = 0.2
@@ -65,7 +66,7 @@ class RunningAttempt:
             command,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=environment,
+            env={**environment, MARK: str(folder)},
             start_new_session=True,  # a terminal's Ctrl-C reaches the supervisor alone, which lets the ranks save
             preexec_fn=death_with_parent(os.getpid()),
         )
@@ -119,16 +120,32 @@ class RunningAttempt:
 
     def _end_all(self) -> None:
         self._remember_family()
+        for member in _marked(str(self.folder), launcher=self._process.pid):
+            self._family[(member.pid, member.create_time())] = member
         for member in self._family.values():
             try:
                 member.kill()  # psutil sees to it that the id still is this process's
             except psutil.Error:
                 continue  # it has ended, the better case
+        if self._process.poll() is None:
+            self._process.terminate()
         try:
             self._process.wait(timeout=LAUNCHER_GRACE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def _marked(folder: str, *, launcher: int) -> list[psutil.Process]:
+    """Processes of the attempt by what they inherited: one whose launcher died at once was never seen as its child."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid != launcher and process.environ().get(MARK) == folder:
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue  # gone, or somebody else's
+    return found
 
 
 def read_exits(folder: Path) -> tuple[RankExit, ...]:

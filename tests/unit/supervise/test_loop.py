@@ -1,0 +1,172 @@
+"""The supervisor with a stand-in for the launcher: a small program that fails as ranks fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from planner.errors import NoFeasiblePlan
+from planner.rundir import names
+from planner.supervise.attempt import StopFlag
+from planner.supervise.loop import Ports, Supervision, Supervisor, read_state
+from planner.supervise.nodes import Alone, Peers, SharedFolder
+
+# Leaves word as a rank does; behaves by the task it is given. `peer` is a rank of a session of its own that hangs.
+STANDIN = """
+import json, os, pathlib, subprocess, sys, time
+words = sys.argv[1:]
+folder = pathlib.Path(words[words.index("--supervised") + 1])
+task = words[words.index("--task") + 1]
+print("standing in for", task, "--resume" in words, flush=True)
+peer = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+(folder / "peer").write_text(str(peer.pid))
+memory = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 4194304 bytes"
+def leave(message, stopped=False):
+    failure = None if stopped else {
+        "exception": "RuntimeError", "message": message, "failed_at_s": time.time(), "chain": []}
+    word = {"rank": 0, "phase": "backward", "steps_done": 3, "failure": failure, "stopped": stopped}
+    (folder / "rank-00000.json").write_text(json.dumps(word))
+behaviour = json.loads(os.environ["STANDIN"]).get(task, "done")
+if behaviour == "oom":
+    leave(memory)
+    peer.wait()  # a launcher notices that its ranks are gone
+    sys.exit(1)
+if behaviour == "bug":
+    leave("shapes do not match")
+    sys.exit(1)
+if behaviour == "wait":
+    while not (folder / "stop").exists():
+        time.sleep(0.05)
+    leave("", stopped=True)
+peer.kill()
+peer.wait()
+"""
+
+
+class Run:
+    """One supervision of the stand-in."""
+
+    def __init__(self, folder: Path, behaviour: dict[str, str], *, fallbacks: int = 2, resume: bool = False) -> None:
+        self.folder = folder
+        self.said: list[str] = []
+        self.stop = StopFlag()
+        (folder / "standin.py").write_text(textwrap.dedent(STANDIN))
+        words = [sys.executable, str(folder / "standin.py"), "--task", "task.json", "--deepspeed-config", "c"]
+        self.supervision = Supervision(
+            plan_dir=folder,
+            command=(*words, *(["--resume"] if resume else [])),
+            fallbacks=tuple(f"f{number}" for number in range(1, fallbacks + 1)),
+            checkpoint_dir=str(folder / "checkpoints"),
+            environment={**os.environ, "STANDIN": json.dumps(behaviour)},
+        )
+
+    def start(self, peers: Peers | None = None, *, cause: str = "capacity") -> int:
+        ports = Ports(diagnose=lambda _folder: cause, say=self.said.append, pause=lambda _seconds: None)
+        return Supervisor(self.supervision, peers or Alone(), ports, self.stop).run()
+
+    @property
+    def levels(self) -> list[int]:
+        return [attempt.level for attempt in read_state(self.folder).attempts]
+
+
+def no_peer_is_left(folder: Path) -> bool:
+    return not any(_runs(int(path.read_text())) for path in folder.glob("logs/run-*/peer"))
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE  # whoever inherited it has not looked yet
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_supervisor_out_of_memory_ends_all_ranks_and_goes_down_the_ladder(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "latest").write_text("global_step3")
+    run = Run(tmp_path, {"task.json": "oom", "f1/task.json": "oom"})
+    assert run.start() == 0
+    assert run.levels == [0, 1, 2]
+    assert no_peer_is_left(tmp_path)
+    assert "from the checkpoint after step 3" in run.said[-1]
+    assert "f2/task.json True" in (tmp_path / "logs" / "run-0003" / "output.log").read_text()
+
+
+def test_supervisor_nothing_left_stops_with_the_reason_and_exit_3(tmp_path: Path) -> None:
+    run = Run(tmp_path, {"task.json": "oom", "f1/task.json": "oom"}, fallbacks=1)
+    with pytest.raises(NoFeasiblePlan, match="ran out of memory") as caught:
+        run.start()
+    assert caught.value.exit_code == 3 and "all 1 fallbacks" in caught.value.why
+    assert run.levels == [0, 1] and no_peer_is_left(tmp_path)
+
+
+def test_supervisor_leak_is_started_again_as_it_was_then_left(tmp_path: Path) -> None:
+    run = Run(tmp_path, {"task.json": "oom"})
+    assert run.start(cause="leak") == 0
+    assert run.levels == [0, 0, 1]
+
+
+def test_supervisor_other_failures_are_not_started_again(tmp_path: Path) -> None:
+    run = Run(tmp_path, {"task.json": "bug"})
+    assert run.start() == 1
+    assert run.levels == [0] and "shapes do not match" in run.said[0]
+    assert no_peer_is_left(tmp_path)  # though the launcher died before its child was ever seen
+
+
+def test_supervisor_resumed_run_begins_with_the_fallback_that_the_last_one_ended_with(tmp_path: Path) -> None:
+    assert Run(tmp_path, {"task.json": "oom"}).start() == 0
+    again = Run(tmp_path, {"task.json": "oom"}, resume=True)
+    assert again.start() == 0
+    assert again.levels == [0, 1, 1]
+
+
+def test_supervisor_told_to_stop_lets_the_ranks_save_and_ends_with_130(tmp_path: Path) -> None:
+    run = Run(tmp_path, {"task.json": "wait"})
+
+    def tell() -> None:
+        while not list(tmp_path.glob("logs/run-*/peer")):
+            time.sleep(0.02)
+        run.stop.tell()
+
+    threading.Thread(target=tell).start()
+    assert run.start() == 130
+    assert read_state(tmp_path).attempts[-1].end == "stopped" and no_peer_is_left(tmp_path)
+
+
+def test_two_supervisors_of_one_folder_agree_on_the_fallback(tmp_path: Path) -> None:
+    """The second node's ranks are well: they are ended because the first's ran out of memory."""
+    logs = tmp_path / names.LOGS_DIR
+    logs.mkdir()
+    codes: dict[int, int] = {}
+
+    def supervise(node: int) -> None:
+        run = Run(tmp_path, {"task.json": "oom" if node == 0 else "wait"})
+        run.supervision = Supervision(
+            plan_dir=tmp_path,
+            command=run.supervision.command,
+            fallbacks=run.supervision.fallbacks,
+            checkpoint_dir="",
+            environment=run.supervision.environment,
+            is_first_node=node == 0,
+        )
+        codes[node] = run.start(SharedFolder(logs, node_rank=node, nodes=2))
+
+    nodes = [threading.Thread(target=supervise, args=(node,)) for node in range(2)]
+    for node in nodes:
+        node.start()
+    for node in nodes:
+        node.join(timeout=120)
+    assert codes == {0: 0, 1: 0}
+    assert [attempt.level for attempt in read_state(tmp_path).attempts] == [0, 1]
+
+
+def test_nodes_that_share_no_folder_do_not_find_each_other(tmp_path: Path) -> None:
+    assert SharedFolder(tmp_path, node_rank=0, nodes=2, meeting_s=0.1).meet(lambda: 1) is None
+    assert SharedFolder(tmp_path, node_rank=1, nodes=2, meeting_s=0.1).meet(lambda: 1) is None
