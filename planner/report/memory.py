@@ -26,11 +26,11 @@ def memory_blocks(report: ReportInput) -> tuple[Block, ...]:
     trial = winning_trial(report)
     if trial is not None:
         ranks = sorted(trial[1].ranks, key=lambda rank: -rank.device_used_bytes)[:_MAX_RANKS]
-        bars += [_measured_bar(rank, trial[1]) for rank in sorted(ranks, key=lambda rank: rank.rank)]
+        bars += [_measured_bar(rank, trial[1], report) for rank in sorted(ranks, key=lambda rank: rank.rank)]
     blocks = _against_usable(report, tuple(bars))
     blocks += _phases(report)
     if trial is not None:
-        blocks += _measured_phases(trial[1])
+        blocks += _measured_phases(trial[1], report)
     blocks.append(Paragraph(text=_bounds_sentence(report)))
     if report.job.cluster.gpu.device is DeviceKind.CPU:
         words = "On a CPU, device memory is the process's own: resident memory above what it held when the trial began."
@@ -116,7 +116,7 @@ def _phases(report: ReportInput) -> list[Block]:
     return [Paragraph(text=text), Bars(bars=bars, scale=max(bar.total for bar in bars) * 1.02)]
 
 
-def _measured_phases(outcome: Measured) -> list[Block]:
+def _measured_phases(outcome: Measured, report: ReportInput) -> list[Block]:
     """What each rank of the trial showed, phase by phase."""
     ranks = sorted(outcome.ranks, key=lambda rank: -rank.device_used_bytes)[:_MAX_RANKS]
     headings = ["rank", "while building", "once built", "tensors in a step", "reserved in a step", "whole trial"]
@@ -126,7 +126,7 @@ def _measured_phases(outcome: Measured) -> list[Block]:
     columns = tuple(Column(heading=heading, numeric=True) for heading in headings)
     rows = tuple(
         (
-            str(rank.rank),
+            _rank_name(rank.rank, report),
             format_bytes(rank.build_peak_bytes) if rank.build_peak_bytes else "",
             format_bytes(rank.initialised_bytes),
             format_bytes(rank.peak_allocated_bytes),
@@ -156,7 +156,15 @@ def _bounds_sentence(report: ReportInput) -> str:
     )
 
 
-def _measured_bar(rank: RankReport, outcome: Measured) -> Bar:
+def _rank_name(rank: int, report: ReportInput) -> str:
+    """`8 (stage 1)`: the pipeline is the outermost of DeepSpeed's axes (`PipeModelDataParallelTopology`)."""
+    layout = report.plan.candidate.layout
+    if layout.pipeline_parallel_size == 1:
+        return str(rank)
+    return f"{rank} (stage {rank // (layout.data_parallel_size * layout.tensor_parallel_size)})"
+
+
+def _measured_bar(rank: RankReport, outcome: Measured, report: ReportInput) -> Bar:
     outside = rank.device_used_bytes - rank.peak_reserved_bytes
     parts = [
         ("tensors at the peak", float(rank.peak_allocated_bytes), _TONE_ALLOCATED),
@@ -164,7 +172,7 @@ def _measured_bar(rank: RankReport, outcome: Measured) -> Bar:
         ("outside the allocator", float(outside), _TONE_OUTSIDE),
     ]
     return Bar(
-        label=f"rank {rank.rank}",
+        label=f"rank {_rank_name(rank.rank, report)}",
         segments=segments(parts, format_bytes),
         text=f"{format_bytes(rank.device_used_bytes)} ({outcome.kind})",
     )

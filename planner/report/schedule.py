@@ -156,6 +156,6 @@ def _sentence(report: ReportInput, m: int, p: int, *, drawn: int) -> str:
 def _layers_words(layers: tuple[int, ...]) -> str:
     """`10 layers each`, `15 or 16 layers each`, `6 to 15 layers each`."""
     if len(set(layers)) < 2:
-        return f"{layers[0]} layers each" if layers else "one a rank"
+        return f"{plural(layers[0], 'layer')} each" if layers else "one a rank"
     word = "or" if max(layers) - min(layers) == 1 else "to"
     return f"{min(layers)} {word} {max(layers)} layers each"
