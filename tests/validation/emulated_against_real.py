@@ -23,6 +23,7 @@ from typing import Any
 from planner.app.draft import Draft, draft_plan
 from planner.app.emulation import EmulatedEvaluator, Stage
 from planner.app.jobs import read_job
+from planner.app.progress import SilentProgress
 from planner.app.requests import PlanRequest
 from planner.app.trials import TrialEvaluator, open_pool
 from planner.rundir import RunDir
@@ -124,7 +125,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         overrides = ("cluster={gpu: auto}", *words.set)
         request = PlanRequest(job_path=words.job, out_dir=Path(name) / "plan", overrides=overrides)
-        job, machine = read_job(request)
+        job, machine = read_job(request, console=SilentProgress())
         done = {row["key"] for row in read_rows(words.out)}
         with open_pool(job.cluster.gpu.device, job=job) as pool, words.out.open("a") as rows:
             for row in measure(job, machine, pool=pool, folder=Path(name) / "trials", done=done):
