@@ -39,7 +39,8 @@ _HALF_TOKENS, _HALF_WIDTH, _HOPPER_FLOPS_PER_S = 256.0, 160.0, 989.0e12
 
 @record
 class Work:
-    """Seconds of one micro-batch on one rank of a stage. `flops`: of the model, forward and backward, no recompute."""
+    """Seconds of one micro-batch on one rank of a stage. `flops`: of the model, forward and backward, no recompute, and
+    no gradients of weights that are not trained."""
 
     forward: FloatColumn
     backward: FloatColumn
@@ -87,7 +88,7 @@ def stage_work(shape: StageShape, *, axes: Axes, inputs: Inputs) -> Work:
         forward=layers * forward_s + head_s + loss_s / 3.0,
         backward=layers * backward_layer_s + again * head_s + loss_s * 2.0 / 3.0,
         recompute=layers * np.where(is_selective, selective_s, recomputed_share(axes, layers=layers) * forward_s),
-        flops=3.0 * (layers * (layer_flops + attention_flops) + head_flops),
+        flops=layers * ((1.0 + again) * layer_flops + 3.0 * attention_flops) + (1.0 + again) * head_flops,
     )
 
 
