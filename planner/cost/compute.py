@@ -19,11 +19,12 @@ from planner.spec.hardware import GpuSpec
 from planner.spec.kinds import DeviceKind, ModelFamily, Precision
 from planner.spec.model import ModelSpec, TracedModule
 
-# Share of the dense peak that large matrix products reach inside a training step: 0.73 at an A100's 312 TFLOP/s, and
-# less the higher the peak, because power, caches and tails do not grow with it: (312 / peak) ^ 0.16 gives 0.61 on
-# Hopper (H200 rows) and 0.53 on Blackwell (SimuMax's B200 rows). Plain fp32 units are easy to fill.
+# Share of the dense peak that large matrix products reach inside a training step: 0.69 at an A100's 312 TFLOP/s, and
+# less the higher the peak, because power, caches and tails do not grow with it: (312 / peak) ^ 0.14 gives 0.59 on
+# Hopper (H200 rows) and 0.51 on Blackwell (SimuMax's B200 rows).
 _MATMUL_FRACTION, _REFERENCE_FLOPS_PER_S, _PEAK_EXPONENT = 0.69, 312.0e12, 0.14
-_MATMUL_FRACTION_FP32 = 0.75
+# The same in plain fp32: 0.75 at an H200's 67 TFLOP/s, 0.92 at a V100's 15.7 (BERT's rows).
+_MATMUL_FRACTION_FP32, _REFERENCE_FP32_FLOPS_PER_S, _MOST_FP32 = 0.75, 66.9e12, 0.95
 # Of the products' time in a step without recompute: the two products of backward read and write more for their FLOP.
 _FORWARD_SHARE = 0.30
 _CPU_MATMUL_FRACTION = 0.6
@@ -31,6 +32,7 @@ _CPU_MATMUL_FRACTION = 0.6
 # its products run on units that did not grow: (989 / peak) ^ 0.3, 0.39 on Blackwell (SimuMax's rows of 131,072 tokens).
 _ATTENTION_EXPONENT = 0.3
 _EAGER_ATTENTION_FRACTION = 0.35  # batched products of head-size width
+_BEFORE_AMPERE_FRACTION = 0.2  # no flash kernel there: torch's memory-efficient one
 _MEMORY_FRACTION = 0.85  # of the memory bandwidth that streaming kernels reach
 # Small products fill the device badly: x / (x + half) in tokens and in the width that tensor parallelism leaves; what
 # fills a device grows with its peak: 128 at Hopper's 989 TFLOP/s.
@@ -68,7 +70,9 @@ def stage_work(shape: StageShape, *, axes: Axes, inputs: Inputs) -> Work:
     head_flops = axes.tokens * 2.0 * model.hidden_size * model.vocab_size / axes.tensor * shape.has_head
     attention_flops = axes.tokens * _attention_flops(axes, model=model) / axes.tensor
     sixteen = np.where(axes.is_fp8, gpu.peak_bf16_flops_per_s or peak, peak)  # fp8 runs attention and head in 16 bit
-    attention_s = attention_flops / (sixteen * _attention_fraction(axes, peak=sixteen, profile=profile))
+    has_flash = gpu.peak_bf16_flops_per_s > 0 or gpu.device is DeviceKind.CPU  # from Ampere on
+    share = _attention_fraction(axes, peak=sixteen, profile=profile, has_flash=has_flash)
+    attention_s = attention_flops / (sixteen * share)
     bandwidth = gpu.memory_bandwidth_bytes_per_s * _MEMORY_FRACTION
     traffic_s = axes.tokens * layer_traffic_bytes(axes, model=model, profile=profile) / bandwidth
     loss_s = loss_traffic_bytes(axes, model=model, profile=profile) * shape.has_head / bandwidth
@@ -99,10 +103,11 @@ def _head_share(shape: StageShape, *, axes: Axes, profile: RuntimeProfile) -> Fl
     return np.where(moves, 0.5, 1.0)
 
 
-def _attention_fraction(axes: Axes, *, peak: FloatColumn, profile: RuntimeProfile) -> FloatColumn:
+def _attention_fraction(axes: Axes, *, peak: FloatColumn, profile: RuntimeProfile, has_flash: bool) -> FloatColumn:
     """Share of the peak that attention's products reach; fp32 units are filled by any kernel."""
     flash = profile.attention_fraction * np.minimum(_HOPPER_FLOPS_PER_S / peak, 1.0) ** _ATTENTION_EXPONENT
     flash = flash * np.minimum(_REFERENCE_FLOPS_PER_S / peak, 1.0) ** profile.attention_exponent
+    flash = flash if has_flash else np.full(len(axes), _BEFORE_AMPERE_FRACTION)
     return np.where(axes.is_fp32, 1.0, np.where(axes.is_eager, _EAGER_ATTENTION_FRACTION, flash))
 
 
@@ -117,7 +122,8 @@ def _matmul_fraction(axes: Axes, *, gpu: GpuSpec) -> FloatColumn:
         return np.full(len(axes), _CPU_MATMUL_FRACTION)
     peak = max(gpu.peak_bf16_flops_per_s, gpu.peak_fp16_flops_per_s, _REFERENCE_FLOPS_PER_S)
     tensor_cores = _MATMUL_FRACTION * (_REFERENCE_FLOPS_PER_S / peak) ** _PEAK_EXPONENT
-    return np.where(axes.is_fp32, _MATMUL_FRACTION_FP32, tensor_cores)
+    plain = _MATMUL_FRACTION_FP32 * (_REFERENCE_FP32_FLOPS_PER_S / gpu.peak_fp32_flops_per_s) ** _PEAK_EXPONENT
+    return np.asarray(np.where(axes.is_fp32, min(plain, _MOST_FP32), tensor_cores), dtype=np.float64)
 
 
 def _peak(axes: Axes, *, gpu: GpuSpec, profile: RuntimeProfile) -> FloatColumn:

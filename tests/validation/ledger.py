@@ -36,6 +36,7 @@ PUBLISHED = (
     ("bigscience_bloom", "BLOOM on V100, A100"),
     ("internevo", "InternEvo on A100"),
     ("megatron_papers_and_llama3", "Megatron papers on A100, H100"),
+    ("deepspeed", "DeepSpeed's autotuning examples, V100"),
     ("huggingface", "Hugging Face docs, V100"),
     ("torchtune", "torchtune on A100"),
     ("nvidia_bridge_memory_studies", "Megatron-Bridge on H100"),

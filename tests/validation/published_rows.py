@@ -29,6 +29,7 @@ _GPUS = {
     "A100-80GB-PCIe": "a100-pcie-80gb",
     "V100-32GB": "v100-sxm-32gb",
     "V100-16GB": "v100-sxm-16gb",
+    "V100": "v100-sxm-32gb",  # sixteen in a node: a DGX-2
     "A100-80GB": "a100-sxm-80gb",
     "A100-40GB": "a100-sxm-40gb",
     "A100": "a100-sxm-80gb",
@@ -160,12 +161,26 @@ def _model(cells: Cells) -> dict[str, Any] | None:
     }
     config: dict[str, Any] = {key: _number(cells, column) for column, key in names.items() if _number(cells, column)}
     name = cells["model_name"].lower()
+    if "DDP" in cells["zero_stage"]:  # torch's own, the baseline of a DeepSpeed page
+        return None
     if any(key not in config for key in list(names.values())[:3]) or _number(cells, "ep") > 1 or "deepseek" in name:
         return None
+    if cells["framework"].startswith("HF Trainer") and name.startswith(("gpt2", "bert", "distilbert")):
+        return _hugging_face(name, config)
     if "llama" in name and "intermediate_size" in config and "vocab_size" in config:
         config["model_type"] = "llama"
         config["tie_word_embeddings"] = "tied embeddings" in cells["notes"] and "untied" not in cells["notes"]
     return config
+
+
+def _hugging_face(name: str, config: dict[str, Any]) -> dict[str, Any]:
+    """The model that the name is: GPT-2, or BERT under a classifier (GLUE), as transformers configures them."""
+    if not name.startswith("gpt2"):
+        positions = {"max_position_embeddings": 512, "architectures": ["BertForSequenceClassification"]}
+        return {**config, **positions, "model_type": "bert"}
+    names = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads"}
+    shape = {ours: config[theirs] for ours, theirs in names.items()}
+    return {**shape, "vocab_size": config.get("vocab_size", 50257), "n_positions": 1024, "model_type": "gpt2"}
 
 
 def _sizes(cells: Cells) -> dict[str, int] | None:
@@ -210,7 +225,8 @@ def _words(cells: Cells) -> dict[str, Any]:
     named = next((word for word in ("fp8", "bf16", "fp16", "fp32") if word in precision), None)
     if named:
         said["precision"] = named
-    if "no flash" in kernel or "classic" in kernel:
+    early = cells["framework"].startswith("HF Trainer") and cells["gpu"].startswith("V100")
+    if "no flash" in kernel or "classic" in kernel or early:  # transformers of 2021 and 2022 had no other
         said["attention"] = "eager"
     elif "flash" in kernel:
         said["attention"] = "flash"
