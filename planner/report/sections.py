@@ -5,6 +5,7 @@ from __future__ import annotations
 from planner.report.candidates import candidate_blocks
 from planner.report.document import Block, Column, Document, Paragraph, Section, Table
 from planner.report.explain import explain_cautions, explain_choice
+from planner.report.fallbacks import fallback_blocks
 from planner.report.files import file_blocks
 from planner.report.forecast import forecast_blocks
 from planner.report.input import CandidateRow, ReportInput
@@ -51,6 +52,7 @@ def build_document(report: ReportInput) -> Document:
         Section(title="What limits it", blocks=limit_blocks(report)),
         Section(title="Runner-up and nearest miss", blocks=rival_blocks(report)),
         Section(title="If the model is wrong", blocks=doubt_blocks(report)),
+        Section(title="If it runs out of memory", blocks=fallback_blocks(report)),
         Section(title="The search", blocks=search_blocks(report)),
         Section(title="Logs of the trials", blocks=log_blocks(report)),
         Section(title="Best candidates not tried", blocks=_candidates(report.untried)),

@@ -122,6 +122,10 @@ def test_report_of_the_folder_is_what_planning_wrote(quickstart: Path) -> None:
     run = succeed("report", quickstart)
     assert run.out.rstrip("\n") == (quickstart / "report.md").read_text().rstrip("\n")
     assert succeed("report", quickstart, "--json").document["plan"]["key"] == read_plan(quickstart)["key"]
+    page = (quickstart / "report.html").read_text()
+    assert succeed("report", quickstart, "--format", "html").out.rstrip("\n") == page.rstrip("\n")
+    assert all(f"logs/{trial['log_name']}" in page for trial in read_trials(quickstart))
+    assert all(f"<code>{name}</code>" in page for name in ("ds_config.json", "task.json", "launch.sh"))
 
 
 def test_same_trials_and_seed_choose_the_same_plan_without_repeating_any(quickstart: Path, tmp_path: Path) -> None:
