@@ -45,6 +45,8 @@ def forecast_of(job: JobSpec, candidate: Candidate, *, step_time_s: float, kind:
     expected_s = work_s * float(failures.slowdown(asked)[0])
     interval_s = float(failures.interval_s(asked)[0])
     between_s = float(failures.between_s(asked)[0])
+    own_steps = job.training.checkpoint_interval_steps if job.training.checkpoint_dir else 0
+    own_slowdown = float(failures.slowdown(asked, interval_s=own_steps * step_time_s)[0])
     return Forecast(
         steps=job.training.steps,
         tokens=tokens_of_step(job) * job.training.steps,
@@ -66,6 +68,8 @@ def forecast_of(job: JobSpec, candidate: Candidate, *, step_time_s: float, kind:
         mtbf_s=failures.mtbf_s,
         mtbf_source=_OF_THE_CLUSTER if cluster.mtbf_s else DEFAULT_MTBF_SOURCE,
         write_source=_OF_THE_CLUSTER if cluster.checkpoint_write_bytes_per_s else DEFAULT_WRITE_SOURCE,
+        own_interval_steps=own_steps,
+        own_lost_fraction=1.0 - 1.0 / own_slowdown if own_steps else 0.0,
         within_s=job.deadline.within_s if job.deadline is not None else 0.0,
         due=job.deadline.date if job.deadline is not None else "",
     )

@@ -1,6 +1,6 @@
-"""What to run on a mixed cluster: one group alone, all GPUs at the slowest's pace, or a pipeline over the groups. Pure.
+"""What to run on a mixed cluster: one group alone, all GPUs at the slowest's pace, or a pipeline over the groups.
 
-Each option is a job of its own, planned as any job is; the choice among them is the model's.
+Each option is a job of its own, planned as any job is; the choice among them is the model's and pure.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from itertools import permutations
 
 from planner.app.draft import Draft, draft_plan
 from planner.app.forecast import forecast_of
+from planner.app.progress import Progress
 from planner.app.selection import choices_by_model
 from planner.emit import node_order_refusal
 from planner.errors import InputError, NoFeasiblePlan
@@ -46,6 +47,18 @@ class MixedOption:
             told += f", layers {' '.join(map(str, stages))}"
         told += f"; all steps in {format_seconds(forecast.expected_s)}"
         return told + (f" for {format_money(forecast.cost, forecast.currency)}" if forecast.cost else "")
+
+
+def use_of_mixed(job: JobSpec, *, console: Progress) -> tuple[JobSpec, tuple[str, ...]]:
+    """The job on what is best of its groups of nodes, and all that was considered, in words; a job whose cluster is of
+    one kind is left as it is. Raises what `choose_use` raises."""
+    if not job.cluster.groups:
+        return job, ()
+    console.stage("weigh the uses of the groups of nodes")
+    chosen, options = choose_use(job)
+    for option in options:
+        console.note(("chosen: " if option is chosen else "considered: ") + option.sentence)
+    return chosen.job, tuple(option.sentence for option in options)
 
 
 def choose_use(job: JobSpec) -> tuple[MixedOption, tuple[MixedOption, ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.app.draft import estimate_candidates, fitting_estimate
+from planner.app.uneven import fills_groups
 from planner.cost import Calibration
 from planner.report.units import format_bytes, format_seconds, format_tokens_per_s
 from planner.space import NamedLayout, refusals_of
@@ -20,7 +21,7 @@ def judge_old_plan(
     world, there = candidate.layout.world_size, job.cluster.world_size
     if world > there:
         return _stopped(f"it cannot start: it needs {world} GPUs, and there are {there}")
-    part = _part_of(job.cluster, world)
+    part = job.cluster if fills_groups(candidate, job.cluster) else _part_of(job.cluster, world)
     if part is None:
         per_node = job.cluster.gpus_per_node
         return _stopped(f"it cannot start: its {world} ranks do not fill whole nodes of {per_node} GPUs")

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.app.jobs import read_job
-from planner.app.mixed import choose_use
+from planner.app.mixed import use_of_mixed
 from planner.app.planning import outline_of, plan_in, prepare
 from planner.app.progress import Progress
 from planner.app.requests import PlanRequest, PlanResult
 from planner.errors import InputError
 from planner.jobfile import job_hash
 from planner.rundir import RunDir, is_folder
-from planner.spec import JobSpec
 
 
 def plan_job(request: PlanRequest, *, console: Progress) -> PlanResult:
@@ -22,7 +21,13 @@ def plan_job(request: PlanRequest, *, console: Progress) -> PlanResult:
     """
     console.stage("read the job")
     job, machine = read_job(request, console=console)
-    job, uses = _use_of_mixed(job, request=request, console=console)
+    if job.cluster.groups and request.pin:
+        raise InputError(
+            "--pin is not for a cluster of several groups of nodes",
+            why="a layout stands on one kind of node, or on groups in an order that the planner chooses",
+            fix="plan one group alone to hold a layout against it",
+        )
+    job, uses = use_of_mixed(job, console=console)
     planning = replace(prepare(request, console=console, job=job, machine=machine), uses=uses)
     if request.dry_run:
         resumed = request.resume and is_folder(request.out_dir)
@@ -31,20 +36,3 @@ def plan_job(request: PlanRequest, *, console: Progress) -> PlanResult:
     run_dir = RunDir.create(request.out_dir, job_hash(planning.job))
     with run_dir.locked():
         return plan_in(run_dir, planning)
-
-
-def _use_of_mixed(job: JobSpec, *, request: PlanRequest, console: Progress) -> tuple[JobSpec, tuple[str, ...]]:
-    """The job on what is best of its groups of nodes, and all that was considered; a cluster of one kind is left."""
-    if not job.cluster.groups:
-        return job, ()
-    if request.pin:
-        raise InputError(
-            "--pin is not for a cluster of several groups of nodes",
-            why="a layout stands on one kind of node, or on groups in an order that the planner chooses",
-            fix="plan one group alone to hold a layout against it",
-        )
-    console.stage("weigh the uses of the groups of nodes")
-    chosen, options = choose_use(job)
-    for option in options:
-        console.note(("chosen: " if option is chosen else "considered: ") + option.sentence)
-    return chosen.job, tuple(option.sentence for option in options)

@@ -14,6 +14,7 @@ from pathlib import Path
 from planner.app.changes import Surroundings, find_changes
 from planner.app.earlier import OldPlan, Sorted, prior_calibration, sort_trials
 from planner.app.jobs import read_job, read_planned_job
+from planner.app.mixed import use_of_mixed
 from planner.app.old_plan import judge_old_plan
 from planner.app.origin import Origin
 from planner.app.planning import Earlier, Planning, outline_of, plan_in, prepare
@@ -108,7 +109,10 @@ def _plan_request(request: ReplanRequest, old: _Old, override: str) -> PlanReque
 def _read_target(planned: PlanRequest, *, console: Progress) -> tuple[JobSpec, Machine]:
     """The old job on the new cluster. What is wrong with the cluster is said of `--cluster`, by which it was named."""
     try:
-        return read_job(planned, console=console)
+        job, machine = read_job(planned, console=console)
+        if planned.overrides:  # the old cluster's groups are used as the old plan uses them
+            job, _ = use_of_mixed(job, console=console)
+        return job, machine
     except InputError as problem:
         error = problem.error.replace("--set cluster", "--cluster", 1)
         raise InputError(error, why=problem.why, fix=problem.fix) from None

@@ -15,7 +15,7 @@ from planner.cost.uneven import Setting, balance_stages, price_partition
 from planner.report import CandidateRow
 from planner.spec import Candidate, ClusterSpec, Estimate, GpuSpec, JobSpec
 from planner.spec._record import record
-from planner.spec.columns import BoolColumn, CandidateColumns, FloatColumn, IntColumn, candidate_at
+from planner.spec.columns import BoolColumn, CandidateColumns, FloatColumn, IntColumn, candidate_at, columns_of
 
 # Candidates are balanced in the order of what they would reach if every GPU were as good as the best of each figure.
 _AT_ONCE = 256
@@ -67,6 +67,12 @@ def stands_on_groups(columns: CandidateColumns, cluster: ClusterSpec) -> BoolCol
     for group in cluster.groups:
         stands &= group.world_size % np.maximum(ranks, 1) == 0
     return np.asarray(stands)
+
+
+def fills_groups(candidate: Candidate, cluster: ClusterSpec) -> bool:
+    """Whether this pipeline fills every group of a mixed cluster with whole stages."""
+    columns = columns_of((candidate,), gpus_per_node=cluster.gpus_per_node)
+    return bool(cluster.groups) and bool(stands_on_groups(columns, cluster)[0])
 
 
 def _world(cluster: ClusterSpec) -> int:

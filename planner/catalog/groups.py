@@ -75,7 +75,7 @@ def _least_gpu(groups: tuple[ClusterSpec, ...]) -> GpuSpec:
     return replace(
         gpus[0],
         **least,
-        name=" + ".join(dict.fromkeys(gpu.name for gpu in gpus)),
+        name="+".join(dict.fromkeys(gpu.name for gpu in gpus)),
         price_per_hour=hourly / sum(counts),
         price_source="; ".join(dict.fromkeys(gpu.price_source for gpu in gpus)) if known else "",
         source="the least of each figure of: " + "; ".join(gpu.name for gpu in gpus),

@@ -58,10 +58,10 @@ class Failures:
         """
         return np.asarray(np.sqrt(2.0 * self.write_s(nodes) * self.between_s(nodes)))
 
-    def slowdown(self, nodes: FloatColumn) -> FloatColumn:
+    def slowdown(self, nodes: FloatColumn, *, interval_s: float = 0.0) -> FloatColumn:
         """Expected time over the time of the steps: 1 + C / interval (writing) + (interval / 2 + restart) / M (work
-        done again, and starting again, for each failure)."""
-        interval = self.interval_s(nodes)
+        done again, and starting again, for each failure). `interval_s` 0: the best one."""
+        interval = np.full_like(nodes, interval_s) if interval_s else self.interval_s(nodes)
         written = np.divide(self.write_s(nodes), interval, out=np.zeros_like(interval), where=interval > 0)
         return np.asarray(1.0 + written + (interval / 2.0 + self.restart_s) / self.between_s(nodes))
 

@@ -6,6 +6,7 @@ from planner.report.document import Block, Paragraph
 from planner.report.units import format_bytes, format_count, format_fraction, format_seconds, format_tokens, plural
 from planner.spec.forecast import Forecast
 
+_WORTH_SAYING = 0.01
 _SHORT_S = 3600.0  # a run this short neither fails nor costs enough to speak of
 
 
@@ -71,6 +72,16 @@ def _checkpoints(forecast: Forecast) -> str:
         f"({plural(forecast.checkpoint_interval_steps, 'step')}) loses the least: each is "
         f"{format_bytes(forecast.checkpoint_bytes)} and takes {format_seconds(forecast.checkpoint_write_s)} to write, "
         f"and on {plural(forecast.nodes, 'node')} something fails every {format_seconds(forecast.between_failures_s)} "
-        f"({expected}); "
-        f"writing, lost work and restarts are {format_fraction(forecast.lost_fraction)} of the time."
+        f"({expected}); writing, lost work and restarts are {format_fraction(forecast.lost_fraction)} of the time"
+        f"{_own_interval(forecast)}."
+    )
+
+
+def _own_interval(forecast: Forecast) -> str:
+    """What the job's own interval loses, where that is more than a hundredth of the time more."""
+    if forecast.own_lost_fraction - forecast.lost_fraction < _WORTH_SAYING:
+        return ""
+    return (
+        f", and {format_fraction(forecast.own_lost_fraction)} with the job's own interval of "
+        f"{plural(forecast.own_interval_steps, 'step')}"
     )

@@ -31,6 +31,8 @@ class Forecast:
     mtbf_s: float
     mtbf_source: str
     write_source: str
+    own_interval_steps: int = 0  # what the job says; 0: it saves nothing
+    own_lost_fraction: float = 0.0  # share of the expected time lost with that
     within_s: float = 0.0
     due: str = ""  # the day, where the job names one
 

@@ -149,3 +149,19 @@ def test_pipeline_over_two_kinds_of_nodes_trains_as_one_process_does(planner: Pl
     assert planner("plan", single, "--out", str(alone), *BY_MODEL).exit_code == 0
     over_groups = _run(mixed, nodes=2, report=tmp_path / "mixed.json")
     assert over_groups == pytest.approx(_run(alone, nodes=1, report=tmp_path / "alone.json"), rel=1e-5)
+
+
+def test_plan_moved_to_a_mixed_cluster_uses_both_groups_and_stands_there(planner: Planner, tmp_path: Path) -> None:
+    job = _write(tmp_path, "job.yaml", LARGE + "cluster: {gpu: h100, nodes: 2}\n")
+    assert planner("plan", job, "--out", str(tmp_path / "old"), *BY_MODEL).exit_code == 0
+    mixed = _write(tmp_path, "two.yaml", "name: two\ngroups: [{gpu: h100, nodes: 2}, {gpu: a100-80gb, nodes: 2}]\n")
+    new = tmp_path / "new"
+    moved = planner("replan", str(tmp_path / "old"), "--cluster", mixed, "--out", str(new), *BY_MODEL)
+    assert moved.exit_code == 0, moved
+    assert "chosen: a pipeline over" in moved.err
+    plan = RunDir.open(new).read_plan()
+    assert len(set(plan.candidate.layout.stage_layers)) > 1
+    again = planner("replan", str(new), *BY_MODEL, "--json")
+    assert again.exit_code == 0, again
+    speed = f"{plan.promise.tokens_per_s / 1000:.0f} thousand tokens/s"
+    assert speed in again.out and "it still runs" in again.out

@@ -93,6 +93,14 @@ def test_failures_make_a_run_longer_and_dearer(tmp_path: Path) -> None:
     assert frail.checkpoint_interval_steps < steady.checkpoint_interval_steps
 
 
+def test_own_interval_that_loses_more_is_told(tmp_path: Path) -> None:
+    text = JOB.replace("total_tokens: 20B", "total_tokens: 20B, checkpoint: {{folder: kept, interval: 100000}}")
+    job = job_of(tmp_path, text.format(objective="throughput", cluster=", mtbf_hours: 20"))
+    forecast = _planned(job)
+    assert forecast.own_lost_fraction > forecast.lost_fraction
+    assert "with the job's own interval of 100,000 steps" in " ".join(explain_forecast(forecast))
+
+
 def test_words_have_days_money_checkpoints_and_the_day(tmp_path: Path) -> None:
     job = _job(tmp_path, "{deadline: 2027-03-01, start: 2027-02-20}", cluster=", price_per_gpu_hour: 2")
     text = " ".join(explain_forecast(_planned(job)))
