@@ -69,14 +69,14 @@ def _beside(report: ReportInput, rivals: list[tuple[str, CandidateRow]]) -> Tabl
     for field, label in TIME_LABELS:
         amounts = [getattr(one.time, field) for one in estimates]
         if any(amounts):
-            rows.append((f"– {label}", *(format_seconds(amount) for amount in amounts)))
+            rows.append((f"–\N{NO-BREAK SPACE}{label}", *(format_seconds(amount) for amount in amounts)))
     rows.append(
         ("device memory, by the model", *(_memory(one.memory.device_used_bytes, one.kind) for one in estimates))
     )
     for field, label in MEMORY_LABELS:
         sizes = [getattr(one.memory.breakdown, field) for one in estimates]
         if any(sizes):
-            rows.append((f"– {label}", *(format_bytes(size) for size in sizes)))
+            rows.append((f"–\N{NO-BREAK SPACE}{label}", *(format_bytes(size) for size in sizes)))
     columns = (
         Column(heading=""),
         Column(heading="the choice"),

@@ -52,7 +52,7 @@ def test_rivals_stand_beside_the_choice_part_by_part() -> None:
     rows = {row[0]: row[1:] for row in table.rows}
     assert rows["one step, in its trial"] == ("400 ms (measured)", "430 ms (measured)", "not tried")
     assert rows["one step, by the model"] == ("400 ms (computed)", "450 ms (computed)", "300 ms (computed)")
-    assert "– compute" in rows and "– activations" in rows
+    assert "–\N{NO-BREAK SPACE}compute" in rows and "–\N{NO-BREAK SPACE}activations" in rows
     assert "may need 64.0 MiB more device memory than may be used" in _texts(report, "Runner-up and nearest miss")[1]
 
 
