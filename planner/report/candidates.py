@@ -191,7 +191,7 @@ def _estimate_facts(estimate: Estimate) -> tuple[str, ...]:
 
 def _intro(candidates: CandidateMap, drawn: int, *, has_trials: bool) -> str:
     legal, fit = candidates.num_legal, candidates.num_fit
-    words = f"{plural(legal, 'candidate is', 'candidates are')} legal, and {format_count(fit)} of them surely fit by the model"
+    words = f"{plural(legal, 'candidate is', 'candidates are')} legal, and by the model {format_count(fit)} surely fit"
     if drawn < legal:
         words += (
             f". {format_count(drawn)} are drawn: the frontier, all that were tried, the best of each layout, an even "
