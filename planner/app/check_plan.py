@@ -7,7 +7,7 @@ from pathlib import Path
 
 from planner.app.check_request import CheckRequest, ConfigReader
 from planner.errors import InputError
-from planner.rules import RELEASES
+from planner.rules import known_releases
 from planner.rundir import names
 from planner.rundir.plan_file import parse_plan
 from planner.spec import Plan
@@ -36,7 +36,7 @@ def with_plan_beside(request: CheckRequest, path: Path | None) -> tuple[CheckReq
             tensor_parallel_size=layout.tensor_parallel_size,
             pipeline_parallel_size=layout.pipeline_parallel_size,
             consumer=request.consumer or ConfigReader.DEEPSPEED,
-            deepspeed_version=request.deepspeed_version or (release if release in RELEASES else ""),
+            deepspeed_version=request.deepspeed_version or (release if release in known_releases() else ""),
         ),
         plan_path,
     )

@@ -13,7 +13,6 @@ from planner.lint.document import Document
 from planner.rules import (
     NEWEST_VERSION,
     OLDEST_VERSION,
-    RELEASES,
     Batch,
     ConfigContext,
     ConfigView,
@@ -21,6 +20,7 @@ from planner.rules import (
     Severity,
     check_config,
     data_parallel_world,
+    known_releases,
     parse_release,
     solve_batch,
 )
@@ -76,7 +76,7 @@ def _releases(context: ConfigContext) -> tuple[str, ...]:
     if context.version_stated:
         parse_release(context.deepspeed_version)
         return (context.deepspeed_version,)
-    return tuple(release for release in RELEASES if OLDEST_VERSION <= parse_release(release) <= NEWEST_VERSION)
+    return tuple(release for release in known_releases() if OLDEST_VERSION <= parse_release(release) <= NEWEST_VERSION)
 
 
 def _about_syntax(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:

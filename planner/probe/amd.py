@@ -13,6 +13,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from planner.probe.files import read_line
 from planner.probe.nvidia import GpuState, ProcessMemory
 from planner.probe.pci import AMD, numa_node, pcie_link
 from planner.probe.records import EccState, GpuDetails, GpuPair, GpuSight, SeenGpu
@@ -154,7 +155,9 @@ def _library_link(smi: Any, one: Any, other: Any) -> str:
 def _ask_kernel(root: Path) -> GpuSight:
     base = root / "sys/class/drm"
     folders = sorted(base.glob("card[0-9]*/device"), key=_card_number) if base.is_dir() else []
-    ours = [folder for folder in folders if _text(folder / "vendor") == AMD and _number(folder / "mem_info_vram_total")]
+    ours = [
+        folder for folder in folders if read_line(folder / "vendor") == AMD and _number(folder / "mem_info_vram_total")
+    ]
     cards = [_kernel_card(index, folder, root) for index, folder in enumerate(ours)]
     joined = [index for index, card in enumerate(cards) if card.has_xgmi]
     return GpuSight(
@@ -162,7 +165,7 @@ def _ask_kernel(root: Path) -> GpuSight:
         pairs=tuple(GpuPair(first=first, second=second, kind="XGMI") for first, second in combinations(joined, 2)),
         vendor="amd" if cards else "",
         source="/sys/class/drm",
-        driver_version=_text(root / "sys/module/amdgpu/version"),
+        driver_version=read_line(root / "sys/module/amdgpu/version"),
         unseen=("which processes use the AMD GPUs: amdsmi is not installed",) if cards else (),
     )
 
@@ -175,14 +178,14 @@ def _card_number(folder: Path) -> int:
 def _kernel_card(index: int, folder: Path, root: Path) -> _Card:
     total, used = _number(folder / "mem_info_vram_total"), _number(folder / "mem_info_vram_used")
     address = folder.resolve().name
-    errors = dict(re.findall(r"(ue|ce): (\d+)", _text(folder / "ras/umc_err_count")))
-    model = _text(folder / "device")
+    errors = dict(re.findall(r"(ue|ce): (\d+)", read_line(folder / "ras/umc_err_count")))
+    model = read_line(folder / "device")
     return _Card(
         gpu=SeenGpu(
             state=GpuState(
                 index=index,
-                uuid=_text(folder / "unique_id"),
-                name=_text(folder / "product_name") or _PRODUCTS.get(model, f"AMD GPU {model}"),
+                uuid=read_line(folder / "unique_id"),
+                name=read_line(folder / "product_name") or _PRODUCTS.get(model, f"AMD GPU {model}"),
                 total_bytes=total,
                 free_bytes=max(0, total - used),
             ),
@@ -197,17 +200,10 @@ def _kernel_card(index: int, folder: Path, root: Path) -> _Card:
                 ),
             ),
         ),
-        has_xgmi=bool(_text(folder / "xgmi_device_id")),
+        has_xgmi=bool(read_line(folder / "xgmi_device_id")),
     )
 
 
 def _number(path: Path) -> int:
-    text = _text(path)
+    text = read_line(path)
     return int(text) if text.isdecimal() else 0
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""

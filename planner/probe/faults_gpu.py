@@ -28,6 +28,7 @@ def gpu_faults(report: MachineReport) -> Iterator[Finding]:
         yield from _errors(gpu)
         yield from _slot(gpu)
         yield from _settings(gpu)
+        yield from _pace(gpu)
     yield from _differences(report)
     yield from _slices(report)
     yield from _links(report)
@@ -184,6 +185,20 @@ def _settings(gpu: SeenGpu) -> Iterator[Finding]:
             why="the driver unloads when no program runs: every start takes seconds longer and settings are lost",
             fix="start nvidia-persistenced, or nvidia-smi -pm 1 (as root)",
         )
+    if details.fabric_state and details.fabric_state != "completed":
+        yield Finding(
+            code="machine-fabric-not-ready",
+            severity=Severity.ERROR,
+            key=f"gpus[{index}].fabric",
+            message=f"GPU {index} has not joined the NVSwitch fabric ({details.fabric_state})",
+            why="CUDA programs fail with error 802 (system not yet initialized) until it has",
+            fix="start nvidia-fabricmanager, of exactly the driver's version",
+        )
+
+
+def _pace(gpu: SeenGpu) -> Iterator[Finding]:
+    """What keeps it from its full speed now."""
+    index, details = gpu.state.index, gpu.details
     if details.throttled:
         yield Finding(
             code="machine-gpu-slowed",
@@ -202,15 +217,6 @@ def _settings(gpu: SeenGpu) -> Iterator[Finding]:
             message=f"GPU {index} is limited to {limit:.0f} W of its {usual:.0f} W",
             why="matrix products run slower than the data sheet says",
             fix=f"nothing, if that is meant; else nvidia-smi -i {index} -pl {usual:.0f} (as root)",
-        )
-    if details.fabric_state and details.fabric_state != "completed":
-        yield Finding(
-            code="machine-fabric-not-ready",
-            severity=Severity.ERROR,
-            key=f"gpus[{index}].fabric",
-            message=f"GPU {index} has not joined the NVSwitch fabric ({details.fabric_state})",
-            why="CUDA programs fail with error 802 (system not yet initialized) until it has",
-            fix="start nvidia-fabricmanager, of exactly the driver's version",
         )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from planner.probe import nvml
 from planner.probe.amd import probe_amd
+from planner.probe.files import read_line
 from planner.probe.nvidia import GpuState, NvidiaReport, probe_nvidia
 from planner.probe.nvidia_smi import ask_program
 from planner.probe.pci import AMD, INTEL, NVIDIA, numa_node, pcie_link, plugged_gpus
@@ -77,19 +78,12 @@ def _seen(gpu: GpuState, details: GpuDetails, root: Path) -> SeenGpu:
         },
     )
     node = details.numa_node if details.numa_node is not None else numa_node(details.pci_address, root)
-    names = tuple((one.pid, _process_name(one.pid, root)) for one in gpu.processes)
+    names = tuple((one.pid, read_line(root / "proc" / str(one.pid) / "comm")) for one in gpu.processes)
     return SeenGpu(
         state=gpu,
         details=replace(details, pcie=merged, numa_node=node),
         process_names=tuple((pid, name) for pid, name in names if name),
     )
-
-
-def _process_name(pid: int, root: Path) -> str:
-    try:
-        return (root / "proc" / str(pid) / "comm").read_text(errors="replace").strip()
-    except OSError:  # it has ended, or lives outside this container
-        return ""
 
 
 def _unnamed(gpus: tuple[SeenGpu, ...]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 
+from planner.probe.files import read_all
 from planner.probe.records import HostState
 
 MAX_CPU_RANKS = 4  # processes over gloo; more than that measures the operating system's scheduler
@@ -58,7 +59,7 @@ def kernel_oom_kills(root: Path = _ROOT) -> int:
 
 def cpu_name(root: Path = _ROOT) -> str:
     """The processor's name, or "CPU"."""
-    lines = _text(root / "proc/cpuinfo").splitlines()
+    lines = read_all(root / "proc/cpuinfo").splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else "CPU"
 
@@ -68,7 +69,7 @@ def look_at_host(environment: Mapping[str, str], root: Path = _ROOT) -> HostStat
     total, available = host_memory(root)
     machine_bytes = int(psutil.virtual_memory().total)
     shared = _shared_memory(root)
-    nodes = _number_list(_text(root / "sys/devices/system/node/online"))
+    nodes = _number_list(read_all(root / "sys/devices/system/node/online"))
     return HostState(
         cpu_name=cpu_name(root),
         cores=usable_cores(root),
@@ -95,7 +96,7 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
     base = root / "sys/fs/cgroup"
     yield base
     yield base / controller
-    for line in _text(root / "proc/self/cgroup").splitlines():
+    for line in read_all(root / "proc/self/cgroup").splitlines():
         _number, _, rest = line.partition(":")
         names, _, path = rest.partition(":")
         if names and controller not in names.split(","):
@@ -134,13 +135,15 @@ def _allowed_nodes(root: Path) -> tuple[int, ...]:
         return ()
     allowed = os.sched_getaffinity(0)
     folders = sorted((root / "sys/devices/system/node").glob("node[0-9]*"))
-    return tuple(int(folder.name[4:]) for folder in folders if allowed & set(_number_list(_text(folder / "cpulist"))))
+    return tuple(
+        int(folder.name[4:]) for folder in folders if allowed & set(_number_list(read_all(folder / "cpulist")))
+    )
 
 
 def _container(environment: Mapping[str, str], root: Path) -> str:
     if environment.get("KUBERNETES_SERVICE_HOST"):
         return "kubernetes"
-    groups = _text(root / "proc/self/cgroup") + _text(root / "proc/1/cgroup")
+    groups = read_all(root / "proc/self/cgroup") + read_all(root / "proc/1/cgroup")
     named = next((name for word, name in _CONTAINERS if word in groups), "")
     if named:
         return named
@@ -163,15 +166,8 @@ def _number_list(text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:  # not there, or not for us to read: then nothing is known of it
-        return ""
-
-
 def _words(path: Path) -> list[str]:
-    return _text(path).split()
+    return read_all(path).split()
 
 
 def _first_number(*paths: Path) -> int | None:

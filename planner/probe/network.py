@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from planner.probe.files import read_line
 from planner.probe.records import InfinibandPort, NetworkInterface, NetworkState
 
 _ROOT = Path("/")
@@ -29,12 +30,12 @@ def look_at_network(root: Path = _ROOT) -> NetworkState:
 
 
 def _interface(folder: Path) -> NetworkInterface:
-    speed = _text(folder / "speed")  # Mbit/s; -1, or an error on reading, where there is none
+    speed = read_line(folder / "speed")  # Mbit/s; -1, or an error on reading, where there is none
     device = folder / "device"
     driver = device / "driver"
     return NetworkInterface(
         name=folder.name,
-        is_up=_text(folder / "operstate") in ("up", "unknown") and _text(folder / "carrier") != "0",
+        is_up=read_line(folder / "operstate") in ("up", "unknown") and read_line(folder / "carrier") != "0",
         bytes_per_s=int(speed) * _MBIT if speed.isdecimal() and int(speed) else None,
         is_physical=device.exists(),
         driver=driver.resolve().name if driver.exists() else "",
@@ -48,14 +49,14 @@ def _ports(root: Path) -> tuple[InfinibandPort, ...]:
 
 
 def _port(folder: Path) -> InfinibandPort:
-    state = _text(folder / "state")  # 4: ACTIVE
-    rate = re.match(r"([\d.]+) Gb", _text(folder / "rate"))  # 400 Gb/sec (4X NDR)
+    state = read_line(folder / "state")  # 4: ACTIVE
+    rate = re.match(r"([\d.]+) Gb", read_line(folder / "rate"))  # 400 Gb/sec (4X NDR)
     return InfinibandPort(
         device=folder.parents[1].name,
         port=int(folder.name),
         state=state.partition(":")[2].strip() or state,
         bytes_per_s=float(rate[1]) * _GBIT if rate else None,
-        link_layer=_text(folder / "link_layer"),
+        link_layer=read_line(folder / "link_layer"),
         numa_node=_node(folder.parents[1] / "device/numa_node"),
     )
 
@@ -66,12 +67,5 @@ def _has_peer_module(root: Path) -> bool | None:
 
 
 def _node(path: Path) -> int | None:
-    text = _text(path)
+    text = read_line(path)
     return int(text) if text.isdecimal() else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:  # reading `speed` of an interface that is down is an error
-        return ""

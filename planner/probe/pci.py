@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from planner.probe.files import read_line
 from planner.probe.records import PcieLink
 
 _ROOT = Path("/")
@@ -43,23 +44,16 @@ def plugged_gpus(vendor: str, root: Path = _ROOT) -> tuple[str, ...]:
     return tuple(
         folder.name
         for folder in folders
-        if _text(folder / "vendor") == vendor and _text(folder / "class")[:6] in _DISPLAY
+        if read_line(folder / "vendor") == vendor and read_line(folder / "class")[:6] in _DISPLAY
     )
 
 
 def _generation(path: Path) -> int | None:
-    found = re.match(r"\d+(\.\d+)?", _text(path))
+    found = re.match(r"\d+(\.\d+)?", read_line(path))
     return _GENERATIONS.get(float(found[0])) if found else None
 
 
 def _positive(path: Path, *, zero: bool = False) -> int | None:
-    text = _text(path)
+    text = read_line(path)
     number = int(text) if text.lstrip("-").isdecimal() else -1
     return number if number > 0 or (zero and number == 0) else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""

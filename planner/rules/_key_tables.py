@@ -1,6 +1,6 @@
 """What each key of DeepSpeed's configuration takes. Read from the released sources; nothing here is decided.
 
-In which releases a key exists is in the generated `_key_history`.
+In which releases a key exists is in the generated `key_history.json`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which keys DeepSpeed takes, block by block and per release, and how it treats one that it does not know.
 
 What a key takes is described by hand (`_key_tables`), in which releases it exists was read out of the source of each
-(`_key_history`, generated). What values mean together is the business of the rules beside it.
+(`key_history.json`, generated). What values mean together is the business of the rules beside it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from planner.errors import NotExpressible
-from planner.rules import _key_history
 from planner.rules._key_tables import BLOCKS
+from planner.rules.key_releases import Span, key_releases
 from planner.rules.keys import Block, Key
 from planner.spec._record import record
 
@@ -28,8 +28,9 @@ def _number(text: str) -> Version:
     return (major, minor, patch)
 
 
-RELEASES: tuple[str, ...] = tuple(_key_history.VERSIONS.split())
-OLDEST_RELEASE: Version = _number(RELEASES[0])  # that configurations are checked for
+def known_releases() -> tuple[str, ...]:
+    """The releases that configurations are checked for, oldest first."""
+    return key_releases().versions
 
 
 def parse_version(text: str) -> Version:
@@ -53,14 +54,15 @@ def parse_release(text: str) -> Version:
     Two numbers (`0.15`) stand for the last release of that series.
     """
     if text.count(".") == 1:
-        series = [release for release in RELEASES if release.startswith(f"{text}.")]
+        series = [release for release in known_releases() if release.startswith(f"{text}.")]
         text = series[-1] if series else f"{text}.0"
     version = _parse(text)
-    if version < OLDEST_RELEASE:
+    oldest = _number(known_releases()[0])
+    if version < oldest:
         raise NotExpressible(
             f"DeepSpeed {text} is older than what this planner knows",
-            why=f"its tables of keys begin at {dotted(OLDEST_RELEASE)}",
-            fix=f"name a release from {dotted(OLDEST_RELEASE)} on",
+            why=f"its tables of keys begin at {dotted(oldest)}",
+            fix=f"name a release from {dotted(oldest)} on",
         )
     return version
 
@@ -107,7 +109,7 @@ def known_keys(version: str) -> Mapping[str, KnownBlock]:
 
 @cache
 def keys_of_release(version: Version) -> Mapping[str, KnownBlock]:
-    """As `known_keys`, for any release from OLDEST_RELEASE on."""
+    """As `known_keys`, for any release that is known."""
     return MappingProxyType({block.path: _known_block(block, version) for block in BLOCKS})
 
 
@@ -118,17 +120,16 @@ def _known_block(block: Block, version: Version) -> KnownBlock:
         for name in (key.name, *key.aliases):
             if _exists(spans.get(name, ()), version):
                 keys[name] = key
-    strict = _exists(_key_history.STRICT.get(block.path, ()), version)
+    strict = _exists(key_releases().strict.get(block.path, ()), version)
     return KnownBlock(path=block.path, strict=strict, open=block.open, keys=MappingProxyType(keys))
 
 
-def spans_of(path: str) -> Mapping[str, tuple[_key_history.Span, ...]]:
+def spans_of(path: str) -> Mapping[str, tuple[Span, ...]]:
     """When each key of a block was taken, by name."""
-    always = dict.fromkeys(_key_history.ALWAYS.get(path, "").split(), (("", ""),))
-    return {**always, **_key_history.CHANGED.get(path, {})}
+    return key_releases().keys.get(path, {})
 
 
-def _exists(spans: tuple[_key_history.Span, ...], version: Version) -> bool:
+def _exists(spans: tuple[Span, ...], version: Version) -> bool:
     return any(
         (not first or _number(first) <= version) and (not gone or version < _number(gone)) for first, gone in spans
     )
@@ -186,7 +187,7 @@ class DriftingDefault:
     @property
     def changed_in(self) -> Version | None:
         """The release that changed the default; None when it depends on other keys instead."""
-        steps = _key_history.DEFAULTS.get(self.path, ())
+        steps = key_releases().defaults.get(self.path, ())
         return _number(steps[-1][0]) if steps else None
 
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from planner.errors import NotExpressible
-from planner.rules import DRIFTING_DEFAULTS, RELEASES, key_history, known_keys, parse_release, parse_version
-from planner.rules._key_history import ALWAYS, CHANGED, DEFAULTS, STRICT
+from planner.rules import DRIFTING_DEFAULTS, key_history, known_keys, known_releases, parse_release, parse_version
 from planner.rules._key_tables import BLOCKS
+from planner.rules.key_releases import key_releases
 from planner.rules.known_keys import keys_of_release, spans_of
 
 
@@ -87,8 +87,8 @@ def test_tables_by_hand_describe_exactly_the_keys_that_were_read_out_of_the_rele
             prefix = f"{block.path}." if block.path else ""
             assert {f"{prefix}{name}" for name in described} - never == {f"{prefix}{name}" for name in taken}
     open_blocks = {block.path for block in BLOCKS if block.open}
-    assert {*ALWAYS, *CHANGED} - {block.path for block in BLOCKS} - open_blocks == set()
-    assert {block.path for block in BLOCKS if block.strict} == set(STRICT)
+    assert set(key_releases().keys) - {block.path for block in BLOCKS} - open_blocks == set()
+    assert {block.path for block in BLOCKS if block.strict} == set(key_releases().strict)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_blocks_became_strict_with_pydantic() -> None:
 
 
 def test_releases_are_those_from_0_14_on() -> None:
-    assert (RELEASES[0], RELEASES[-1], len(RELEASES)) == ("0.14.0", "0.19.8", 47)
+    assert (known_releases()[0], known_releases()[-1], len(known_releases())) == ("0.14.0", "0.19.8", 47)
     assert parse_release("0.14") == (0, 14, 5)
     with pytest.raises(NotExpressible):
         parse_release("0.13.5")
@@ -129,6 +129,6 @@ def test_releases_are_those_from_0_14_on() -> None:
 
 def test_drifting_defaults_name_the_release_that_changed_them() -> None:
     for default in DRIFTING_DEFAULTS:
-        if default.path in DEFAULTS:
-            assert DEFAULTS[default.path][-1][0] in default.was
-    assert set(DEFAULTS) <= {default.path for default in DRIFTING_DEFAULTS}
+        if default.path in key_releases().defaults:
+            assert key_releases().defaults[default.path][-1][0] in default.was
+    assert set(key_releases().defaults) <= {default.path for default in DRIFTING_DEFAULTS}
