@@ -4,8 +4,9 @@
 
 Regret: by what share the winner is slower than the best of the whole space, which is known here. Each search may try
 15 % of the candidates (made-up spaces: at most 24) and does not end early; `ending` is the guided search that may.
-Sweeps are those of tests/data/sweeps with the cost model's prior; made-up machines are those of the search's tests,
-their prior off by about a third in every coefficient. Nothing is run: outcomes come from tables.
+Sweeps are those of tests/data/sweeps with the cost model's prior (`*.jsonl`: run by `sweep_gpu`); made-up machines are
+those of the search's tests, their prior off by about a third in every coefficient. Nothing is run: outcomes come from
+tables.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 import numpy as np
 
 from planner.search import SearchResult, run_search
+from tests.unit.search.kept_sweeps import load_kept_sweeps
 from tests.unit.search.landscapes import (
     EIGHT_NODES,
     ONE_GPU,
@@ -72,7 +74,7 @@ def main() -> None:
     print(f"regret, median and 90th percentile of {len(seeds)} seeds")
     head = "".join(f"{name:>16}" for name in (*_SAMPLERS, "ending"))
     print(f"{'space':32}{'size':>5}{'trials':>7}{'prior: order, alone':>21}{head}  (trials)")
-    for sweep in load_sweeps():
+    for sweep in (*load_kept_sweeps(), *load_sweeps()):
         runs = {name: [_sweep_once(sweep, name, seed, early_end=False)[0] for seed in seeds] for name in _SAMPLERS}
         ending = [_sweep_once(sweep, "guided", seed, early_end=True) for seed in seeds]
         cells = "".join(f"{_cell(runs[name]):>16}" for name in _SAMPLERS) + f"{_cell([one[0] for one in ending]):>16}"
