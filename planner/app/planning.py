@@ -26,6 +26,8 @@ from planner.app.refinement import in_two_looks, second_look
 from planner.app.remeasure import close_race, measure_again
 from planner.app.requests import PlanRequest, PlanResult
 from planner.app.selection import Selection, choices_by_model, choices_by_trials
+from planner.app.survive import Survival, plan_survival
+from planner.app.survivors import require_survivable
 from planner.app.trials import TrialEvaluator, open_pool
 from planner.app.validate import validate_selection
 from planner.app.write import PlanParts, refuse_unlaunchable, write_plan_folder
@@ -116,6 +118,7 @@ def prepare(
         )
     _refuse_profile_of_nothing(request, job, ability)
     console.stage("enumerate and price the candidates")
+    require_survivable(job, request.survive)
     draft = draft_plan(job, calibration=earlier.calibration)
     if draft.note:
         console.note(draft.note)
@@ -206,6 +209,10 @@ def plan_in(run_dir: RunDir, planning: Planning) -> PlanResult:
     fallbacks = plan_fallbacks(
         selection, job=planning.job, machine=planning.machine, validate=planning.request.validate
     )
+    survival = Survival()
+    if planning.request.survive:
+        planning.console.stage("plans for losing nodes")
+        survival = _survival(selection, planning)
     planning.console.stage("write the plan folder")
     parts = PlanParts(
         selection=selection,
@@ -218,9 +225,23 @@ def plan_in(run_dir: RunDir, planning: Planning) -> PlanResult:
         uses=planning.uses,
         fallbacks=fallbacks,
         origin=planning.earlier.origin,
+        survive=survival.plans,
+        survival_files=survival.files,
     )
     plan, report, files = write_plan_folder(run_dir, parts)
     return PlanResult(plan_dir=run_dir.path, outline=outline, plan=plan, report=report, files=files)
+
+
+def _survival(selection: Selection, planning: Planning) -> Survival:
+    request = planning.request
+    survival = plan_survival(
+        selection, job=planning.job, machine=planning.machine, count=request.survive, validate=request.validate
+    )
+    if len(survival.plans) < request.survive:
+        planning.console.note(
+            f"the plan uses {len(survival.plans) + 1} of the nodes, so it can lose {len(survival.plans)} at most"
+        )
+    return survival
 
 
 def _with_earlier(

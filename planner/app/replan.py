@@ -156,12 +156,20 @@ def _plan_again(
     )
     kept = _with_source(found, old)
     earlier = Earlier(trials=kept, calibration=calibration, origin=origin)
-    planning = prepare(replace(planned, out_dir=out_dir), console=console, job=job, machine=machine, earlier=earlier)
+    planned = replace(planned, out_dir=out_dir, survive=_survive(request, old.plan, job))
+    planning = prepare(planned, console=console, job=job, machine=machine, earlier=earlier)
     if old.trials:
         console.note(_kept_sentence(found))
     if request.dry_run:
         return replace(result, outline=outline_of(planning, kept))
     return _written(result, planning, out_dir=out_dir, old=old)
+
+
+def _survive(request: ReplanRequest, old: Plan, job: JobSpec) -> int:
+    if request.survive is not None:
+        return request.survive
+    most = 0 if job.cluster.groups else job.cluster.nodes - 1
+    return min(len(old.survive), most)
 
 
 def _written(result: ReplanResult, planning: Planning, *, out_dir: Path, old: _Old) -> ReplanResult:

@@ -27,6 +27,7 @@ class ReplanRequest:
     resume: bool = False
     validate: bool = True
     dry_run: bool = False
+    survive: int | None = None  # None: for as many lost nodes as the old plan was made for, where so many are left
 
 
 @record

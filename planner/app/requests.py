@@ -33,6 +33,7 @@ class PlanRequest:
     validate: bool = True
     dry_run: bool = False
     profile: bool = False  # the winner runs once more and leaves a profile in the plan folder
+    survive: int = 0  # also plan for losing up to this many nodes
 
 
 @record

@@ -66,8 +66,8 @@ def check_rules(candidate: Candidate, *, job: JobSpec, machine: Machine) -> Vali
 
 
 def parse_configs(candidates: tuple[Candidate, ...], *, job: JobSpec, machine: Machine) -> tuple[ValidationStep, ...]:
-    """DeepSpeed's own config classes on each candidate's config, in one child program, for the target's data-parallel
-    world. The candidates share their layout."""
+    """DeepSpeed's own config classes on each candidate's config, in one child program, for the candidate's own
+    data-parallel world."""
     version = deepspeed_version(machine)
     environment = worker_environment(DeviceKind.CPU, os.environ)
     with tempfile.TemporaryDirectory(prefix="meshplan-") as scratch:
@@ -77,8 +77,7 @@ def parse_configs(candidates: tuple[Candidate, ...], *, job: JobSpec, machine: M
             # Hugging Face replaces its "auto" values before DeepSpeed sees them.
             filled = without_auto(render_ds_config(candidate, job=job, deepspeed_version=version))
             config.write_text(json.dumps(filled), encoding="utf-8")
-            command += ["--config", str(config)]
-        command += ["--data-parallel-size", str(candidates[0].layout.data_parallel_size)]
+            command += ["--config", str(config), "--data-parallel-size", str(candidate.layout.data_parallel_size)]
         end = run_program(command, environment=environment, timeout_s=PARSE_TIMEOUT_S)
     if end.timed_out:
         raise _unavailable(f"DeepSpeed's parser gave no answer within {PARSE_TIMEOUT_S:.0f} s")

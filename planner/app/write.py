@@ -45,6 +45,7 @@ from planner.spec import (
     ValidationStep,
 )
 from planner.spec._record import record
+from planner.spec.replan import CheckpointWay, SurvivalPlan
 from planner.trial import Machine, installed_packages
 
 
@@ -62,42 +63,58 @@ class PlanParts:
     uses: tuple[str, ...] = ()  # of a mixed cluster, all that were looked at, in words
     fallbacks: tuple[Fallback, ...] = ()
     origin: Origin | None = None  # an earlier plan that this one takes the place of
+    survive: tuple[SurvivalPlan, ...] = ()
+    survival_files: tuple[EmittedFile, ...] = ()  # of the plans for fewer nodes
 
 
 def write_plan_folder(run_dir: RunDir, parts: PlanParts) -> tuple[Plan, ReportInput, tuple[Path, ...]]:
     """Write every file of the plan; each is whole or not there. An earlier plan's `plan.yaml` goes first, so that at no
     moment it stands beside files that are not its own."""
-    job, candidate = parts.job, parts.selection.candidate
-    plan = _plan(parts)
-    version = deepspeed_version(parts.machine)
-    promise = run_promise(plan.promise, plan.estimate)
-    emitted = (
-        EmittedFile(path=names.DS_CONFIG, text=render_ds_config_text(candidate, job=job, deepspeed_version=version)),
-        EmittedFile(path=names.TASK, text=render_task_text(candidate, job=job, promise=promise)),
-        *fallback_files(parts.fallbacks, job=job, machine=parts.machine),
-        *launch_files(job, candidate, script=names.LAUNCH),
-        *_conversion(plan, job),
-    )
+    job = parts.job
+    plan = plan_of(parts)
+    emitted = (*emitted_files(plan, parts), *_conversion(plan, job))
     report = report_input(plan, parts.selection, draft=parts.draft, run_dir=run_dir, files=emitted)
     files = (
         *emitted,
+        *parts.survival_files,
         EmittedFile(path=names.REPORT_MARKDOWN, text=render_report_markdown(report)),
         EmittedFile(path=names.REPORT_HTML, text=render_report_html(report)),
     )
     run_dir.remove_plan()
+    _forget_survival(run_dir)
     return plan, report, (*write_files(run_dir, files), run_dir.write_plan(plan))
 
 
+def _forget_survival(run_dir: RunDir) -> None:
+    """Take away the plans for fewer nodes of an earlier planning in this folder, so that none stands beside a main plan
+    that is not its own: a folder without `plan.yaml` is no plan."""
+    for path in run_dir.path.glob(f"{names.SURVIVE_DIR}/*/{names.PLAN}"):
+        path.unlink(missing_ok=True)
+    run_dir.file(names.SURVIVE_SCRIPT).unlink(missing_ok=True)
+
+
+def emitted_files(plan: Plan, parts: PlanParts) -> tuple[EmittedFile, ...]:
+    """What a run is started from."""
+    job, candidate, version = parts.job, plan.candidate, deepspeed_version(parts.machine)
+    promise = run_promise(plan.promise, plan.estimate)
+    return (
+        EmittedFile(path=names.DS_CONFIG, text=render_ds_config_text(candidate, job=job, deepspeed_version=version)),
+        EmittedFile(path=names.TASK, text=render_task_text(candidate, job=job, promise=promise)),
+        *fallback_files(parts.fallbacks, job=job, machine=parts.machine),
+        *launch_files(job, candidate, script=names.LAUNCH),
+    )
+
+
 def _conversion(plan: Plan, job: JobSpec) -> tuple[EmittedFile, ...]:
-    """The script for checkpoints of the plan before, where they need one."""
-    if plan.replanned is None or not plan.replanned.checkpoint.script:
-        return ()
-    return (conversion_script(job, plan.candidate),)
+    """The script for checkpoints of the plan before, or of a run on fewer nodes, where they need one."""
+    replanned = plan.replanned is not None and bool(plan.replanned.checkpoint.script)
+    survived = any(one.checkpoint is CheckpointWay.CONVERT for one in plan.survive)
+    return (conversion_script(job, plan.candidate),) if replanned or survived else ()
 
 
 def conversion_script(job: JobSpec, candidate: Candidate) -> EmittedFile:
     """The script that makes a checkpoint of another layout fit for the candidate."""
-    return render_conversion(job, candidate, paths=_launch_paths(CONVERT_SCRIPT))
+    return render_conversion(job, candidate, paths=launch_paths(CONVERT_SCRIPT))
 
 
 def write_files(run_dir: RunDir, files: Iterable[EmittedFile]) -> tuple[Path, ...]:
@@ -107,10 +124,11 @@ def write_files(run_dir: RunDir, files: Iterable[EmittedFile]) -> tuple[Path, ..
 
 def launch_files(job: JobSpec, candidate: Candidate, *, script: str) -> tuple[EmittedFile, ...]:
     """The start script for the job's launcher, named `script`, and what it reads."""
-    return render_launch(job, candidate, launcher=job.launch.launcher, paths=_launch_paths(script))
+    return render_launch(job, candidate, launcher=job.launch.launcher, paths=launch_paths(script))
 
 
-def _launch_paths(script: str) -> LaunchPaths:
+def launch_paths(script: str) -> LaunchPaths:
+    """How a script of the plan folder finds what it needs, and by what it was made."""
     made_with = (Path(sys.argv[0]).name, *map(hide_url_passwords, sys.argv[1:]))  # `plan JOB` and `planner plan JOB`
     return LaunchPaths(script=script, python=sys.executable, made_with=made_with)
 
@@ -129,7 +147,8 @@ def refuse_unlaunchable(draft: Draft) -> None:
     launch_files(draft.job, draft.row(row).candidate, script=names.LAUNCH)
 
 
-def _plan(parts: PlanParts) -> Plan:
+def plan_of(parts: PlanParts) -> Plan:
+    """The contents of `plan.yaml`."""
     selection, job, machine = parts.selection, parts.job, parts.machine
     (estimate,) = estimate_candidates(job, (selection.candidate,), calibration=selection.calibration)
     return Plan(
@@ -152,6 +171,7 @@ def _plan(parts: PlanParts) -> Plan:
         packages=installed_packages(),
         fallbacks=parts.fallbacks,
         replanned=parts.origin.summary(selection.candidate) if parts.origin is not None else None,
+        survive=parts.survive,
     )
 
 

@@ -58,6 +58,10 @@ def plan(
     join: Annotated[
         str | None, typer.Option(metavar="URL", help="Work as one more planner on the study that runs at this storage.")
     ] = None,
+    survive: Annotated[
+        int,
+        typer.Option(min=0, metavar="N", help="Also write the plans for losing 1 to N nodes, for a launcher to pick."),
+    ] = 0,
     seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Seed of the search.")] = None,
     no_site_defaults: Annotated[
         bool, typer.Option("--no-site-defaults", help="Do not lay the site's defaults.yaml below the job.")
@@ -106,6 +110,7 @@ def plan(
                 validate=not no_validate,
                 profile=profile,
                 dry_run=dry_run,
+                survive=survive,
             )
             for place in plan_places(session, paths, out=out, overrides=tuple(overrides or ()))
         )

@@ -43,6 +43,10 @@ def replan(
     time_budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="Stop starting trials after this long: 90s, 10m, 1h.")
     ] = None,
+    survive: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="Also plan for losing 1 to N nodes; default as many as the old plan."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Seed of the search.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what changed and what the old plan is worth now; write nothing.")
@@ -71,6 +75,7 @@ def replan(
             resume=resume,
             validate=not no_validate,
             dry_run=dry_run,
+            survive=survive,
         )
         with session.progress() as progress:
             result = session.use_cases.replan(request, console=progress)

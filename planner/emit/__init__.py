@@ -4,7 +4,7 @@
 """
 
 from planner.emit.command import following_notes
-from planner.emit.conversion import render_conversion
+from planner.emit.conversion import render_conversion, render_surviving
 from planner.emit.ds_config import bucket_elements, render_ds_config, render_ds_config_text
 from planner.emit.explain import explain_ds_config
 from planner.emit.explain_files import FILES, explain_lines
@@ -34,6 +34,7 @@ __all__ = [
     "render_ds_config",
     "render_ds_config_text",
     "render_launch",
+    "render_surviving",
     "render_task",
     "render_task_text",
     "script_call",

@@ -1,4 +1,5 @@
-"""The script that brings a checkpoint of another layout to a plan: the trainer's own converter, or DeepSpeed's."""
+"""The script that brings a checkpoint of another layout to a plan (by the trainer's own converter, or DeepSpeed's), and
+the one that picks the plan for the nodes that are left."""
 
 from __future__ import annotations
 
@@ -22,4 +23,32 @@ def render_conversion(job: JobSpec, candidate: Candidate, *, paths: LaunchPaths)
         text = fill_skeleton("convert-universal.sh", **slots, script=shlex.quote(paths.script))
     else:
         text = fill_skeleton("convert-checkpoint.sh", **slots, plan_dir=plan_dir_text(paths, stay=False))
+    return EmittedFile(path=paths.script, text=text, executable=True)
+
+
+_CONVERSION = """
+# A run that goes on may have been saved under another plan's layout: made fit once, by the first node.
+for word in "$@"; do
+  if [[ $word == --resume && ${NODE_RANK:-0} == 0 && -f $folder/launch/convert-checkpoint.sh ]]; then
+    bash "$folder/launch/convert-checkpoint.sh"
+  fi
+done
+"""
+
+
+def render_surviving(
+    job: JobSpec, candidate: Candidate, *, paths: LaunchPaths, nodes: tuple[int, ...], converts: bool
+) -> EmittedFile:
+    """The script that starts the plan for the nodes that are alive. `nodes`: those that there is a plan for, the whole
+    plan's first; `converts`: checkpoints of one plan have to be converted for another. A program of the user's own
+    finds its checkpoints itself, so nothing is converted for it here."""
+    by_itself = converts and not job.launch.command and bool(job.training.checkpoint_dir)
+    text = fill_skeleton(
+        "launch-surviving.sh",
+        header=header(job, candidate, paths, start=f"bash {shlex.quote(paths.script)} NODES_ALIVE"),
+        counts=" ".join(map(str, nodes)),
+        script=shlex.quote(paths.script),
+        plan_dir=plan_dir_text(paths, stay=True),
+        conversion=_CONVERSION if by_itself else "",
+    )
     return EmittedFile(path=paths.script, text=text, executable=True)

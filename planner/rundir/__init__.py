@@ -9,6 +9,7 @@ from planner.rundir.atomic import write_whole
 from planner.rundir.filesystem import network_filesystem
 from planner.rundir.folder import RunDir
 from planner.rundir.names import trial_log_name
+from planner.rundir.plan_file import render_plan
 from planner.rundir.problems import explain_os_error, is_folder, is_there
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "is_there",
     "names",
     "network_filesystem",
+    "render_plan",
     "trial_log_name",
     "write_whole",
 ]

@@ -17,6 +17,8 @@ LOGS_DIR = "logs"
 DEBUG = "debug.zip"  # all that a bug report needs, made on demand
 
 FALLBACKS_DIR = "fallbacks"  # one folder each: the plan's own files with less memory
+SURVIVE_DIR = "survive"  # one folder a number of nodes: the plan for what is left of the cluster
+SURVIVE_SCRIPT = "launch/launch-surviving.sh"  # starts the plan for the nodes that are alive
 SUPERVISOR = "supervisor.json"  # how the runs of this plan ended, and with which fallback
 
 IDENTITY = ".meshplan.json"  # format and job hash: written first, so that a folder is known from its first moment

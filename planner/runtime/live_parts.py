@@ -20,7 +20,8 @@ from torch import distributed, nn
 from planner.runtime.checkpoint_files import Place, ShardedName, place
 from planner.spec._record import record
 
-SAME_FOR_EACH_ELEMENT = ("Adam", "AdamW", "SGD", "FusedLion")  # classes whose update of a value looks at no other value
+# Classes whose update of a value looks at no other value: torch's, and DeepSpeed's kernels for GPU and host.
+SAME_FOR_EACH_ELEMENT = ("Adam", "AdamW", "SGD", "FusedAdam", "FusedLion", "DeepSpeedCPUAdam", "DeepSpeedCPULion")
 
 
 class NoParts(Exception):

@@ -77,13 +77,16 @@ def main(arguments: list[str] | None = None) -> int:
     """Parse the command line and the config; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m planner.runtime.parse_config", description=__doc__)
     parser.add_argument("--config", required=True, type=Path, action="append", help="may be given several times")
-    parser.add_argument("--data-parallel-size", required=True, type=int)
+    parser.add_argument("--data-parallel-size", required=True, type=int, action="append", help="one for all, or each")
     parser.add_argument("--time-limit-s", type=float, default=120.0)
     options = parser.parse_args(arguments)
+    sizes = options.data_parallel_size
+    if len(sizes) not in (1, len(options.config)):
+        parser.error("give --data-parallel-size once, or as often as --config")
     _end_after(options.time_limit_s)
     with result_channel() as channel:
-        for config in options.config:
-            result = parse_config(config, data_parallel_size=options.data_parallel_size)
+        for config, size in zip(options.config, sizes * len(options.config) if len(sizes) == 1 else sizes):
+            result = parse_config(config, data_parallel_size=size)
             os.write(channel, (json.dumps(result) + "\n").encode())
     return 0
 

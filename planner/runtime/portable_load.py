@@ -90,7 +90,7 @@ def _fill_tensors(live: LiveParts, values: _Values) -> None:
             copy_part(values.of(key, entry), own, part.named, start=part.start, to_whole=False)
     for tensor, step in zip(live.tensors, steps):
         if step >= 0:
-            live.inner.state[tensor.master][STEP] = _step_tensor(tensor, live, step)
+            live.inner.state[tensor.master][STEP] = _step_count(tensor, live, step)
 
 
 def _state_tensors(tensor: LiveTensor, live: LiveParts, keys: tuple[str, ...]) -> dict[str, torch.Tensor]:
@@ -102,8 +102,11 @@ def _state_tensors(tensor: LiveTensor, live: LiveParts, keys: tuple[str, ...]) -
     return {key: state[key] for key in keys}
 
 
-def _step_tensor(tensor: LiveTensor, live: LiveParts, step: int) -> torch.Tensor:
-    """The count as torch's optimizers keep it: fp32, beside the parameter only where a fused kernel reads it."""
+def _step_count(tensor: LiveTensor, live: LiveParts, step: int) -> torch.Tensor | int:
+    """The count as torch's optimizers keep it: fp32, beside the parameter only where a fused kernel reads it. Those of
+    DeepSpeed keep a number."""
+    if type(live.inner).__module__.startswith("deepspeed"):
+        return step
     group = next((one for one in live.inner.param_groups if any(p is tensor.master for p in one["params"])), None)
     group = group or live.inner.param_groups[0]  # ZeRO-3 hands its tensors to the optimizer only while it steps
     on_device = bool(group.get("fused") or group.get("capturable"))
