@@ -34,6 +34,7 @@ ROOT = Path(__file__).parents[2]
 NUM_LAYERS = 4
 SEQ_LEN = 16
 GLOBAL_BATCH_SIZE = 8
+EXPORTED = "exported"  # a checkpoint folder of this name also gets the model as safetensors, under `model`
 LLAMA = {
     "model_type": "llama",
     "hidden_size": 32,
@@ -193,6 +194,7 @@ def run_layouts(tasks: dict[str, TrialTask], folder: Path) -> dict[str, list[dic
 
 def _train(rank: int, task: TrialTask, meeting: str) -> dict[str, Any]:
     from planner.runtime.distributed import start_distributed
+    from planner.runtime.export import export_model
     from planner.runtime.session import build_session
 
     world_size = task.candidate.layout.world_size
@@ -207,6 +209,8 @@ def _train(rank: int, task: TrialTask, meeting: str) -> dict[str, Any]:
         sequences.append(session.sequences_per_step)
     if folder:
         session.save_checkpoint(folder)
+    if folder.endswith(EXPORTED):
+        export_model(session, task, Path(folder) / "model")
     return {"losses": losses, "sequences": sequences, "skipped": session.skipped_steps}
 
 
