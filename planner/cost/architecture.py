@@ -18,6 +18,7 @@ from planner.cost.layer_tensors import (
     dropouts_saved,
     eager_copies,
     experts_saved,
+    frozen_saved,
     kept_products,
     key_value_width,
     norm_saved,
@@ -59,14 +60,18 @@ class Architecture:
     loss_bytes_split: float  # where the vocabulary is split over tensor-parallel ranks
 
 
-def architecture_of(model: ModelSpec, *, profile: RuntimeProfile) -> Architecture:
-    """Count what `model` saves per token under `profile`. A traced module has zero coefficients here."""
+def architecture_of(model: ModelSpec, *, profile: RuntimeProfile, lora_rank: int = 0) -> Architecture:
+    """Count what `model` saves per token under `profile`, all of it trained or only adapters of `lora_rank`. A traced
+    module has zero coefficients here."""
     moe_share = model.num_moe_layers / model.num_layers if model.num_layers else 0.0
     loss, loss_fp32 = _loss_bytes(upcasts=model.family is ModelFamily.DECODER, profile=profile)
     if caps_logits(model):
         loss, loss_fp32 = loss + 2.0, loss_fp32 + 4.0
+    layer = _average_layer(model, moe_share=moe_share, profile=profile)
+    if lora_rank:
+        layer += scaled(frozen_saved(model, moe_share=moe_share, rank=lora_rank, profile=profile), -1.0)
     return Architecture(
-        layer=_average_layer(model, moe_share=moe_share, profile=profile),
+        layer=layer,
         selective=kept_products(model, moe_share=moe_share),
         checkpoint=Saved(elements=float(model.hidden_size)),
         eager=eager_copies(model),

@@ -73,7 +73,7 @@ def inputs_of(
         training=training,
         cluster=cluster,
         profile=profile,
-        architecture=architecture_of(model, profile=profile),
+        architecture=architecture_of(model, profile=profile, lora_rank=training.lora_rank),
         calibration=calibration,
         moments=moment_bytes(optimizer.name, momentum=optimizer.momentum, vector_share=vectors),
     )

@@ -125,11 +125,16 @@ def modules_with_weights(model: ModelSpec) -> float:
     Query, key, value, output (GPT-2, Phi-3: one for query, key and value), the MLP's matrices (Phi-3: gate and up in
     one), the norms; experts: all gates and ups in one tensor, all downs in another, and the router.
     """
-    fused = model.model_type in _FUSED_PRODUCTS
+    fused = has_fused_products(model)
     attention = 2.0 if fused else 4.0
     mlp = 3.0 if model.num_experts or (model.gated_mlp and not fused) else 2.0
     per_head_norms = 2.0 if model.model_type in _QUERY_KEY_NORM else 0.0
     return attention + mlp + norms_per_layer(model) + per_head_norms
+
+
+def has_fused_products(model: ModelSpec) -> bool:
+    """Whether query, key and value are one product."""
+    return model.model_type in _FUSED_PRODUCTS
 
 
 def norms_per_layer(model: ModelSpec) -> float:
@@ -192,6 +197,27 @@ def attention_saved(model: ModelSpec) -> Saved:
     if model.model_type in _FUSED_QUERY_KEY_VALUE:
         saved += Saved(split_elements=query + key)
     return saved
+
+
+def frozen_saved(model: ModelSpec, *, moe_share: float, rank: int, profile: RuntimeProfile) -> Saved:
+    """What a layer does not keep when only low-rank adapters of its attention train (`runtime/lora.py`), less what they
+    keep themselves, to be taken off.
+
+    A frozen product needs no input: the MLP's norm output h and its product f, of each routed copy h and f. A frozen
+    RMSNorm needs no normalised copy. The adapters keep `rank` elements for each projection.
+    """
+    hidden = float(model.hidden_size)
+    saved = Saved(elements=hidden - rank * (2.0 if has_fused_products(model) else 4.0))
+    if model.rms_norm and profile.hugging_face_code and not profile.compiled:
+        copy = Saved(bytes=4.0 * hidden) if model.model_type in _NORM_SCALES_IN_FP32 else Saved(elements=hidden)
+        saved += scaled(copy, norms_per_layer(model))
+        if model.model_type in _QUERY_KEY_NORM:
+            saved += Saved(split_elements=query_width(model) + key_value_width(model))
+    if activation_name(model) != "relu":  # which needs its own output
+        saved += Saved(split_elements=(1.0 - moe_share) * model.ffn_hidden_size)
+    routed = Saved(elements=hidden, split_elements=float(model.expert_ffn_hidden_size))
+    shared = Saved(split_elements=float(model.expert_ffn_hidden_size * model.num_shared_experts))
+    return saved + scaled(scaled(routed, float(model.num_experts_per_token)) + shared, moe_share)
 
 
 def cross_attention_saved(model: ModelSpec) -> Saved:

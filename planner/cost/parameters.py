@@ -10,6 +10,7 @@ import numpy as np
 
 from planner.cost.axes import Axes
 from planner.cost.inputs import Inputs
+from planner.cost.layer_tensors import has_fused_products
 from planner.spec._record import record
 from planner.spec.columns import BoolColumn, FloatColumn
 from planner.spec.model import ModelSpec, TracedModule
@@ -158,9 +159,10 @@ def _kv_share(model: ModelSpec) -> float:
 
 
 def _lora_elements(model: ModelSpec, *, rank: int) -> float:
-    """r (in + out) for each linear of a layer (Hu et al. 2021, arXiv 2106.09685, with adapters on all linears)."""
+    """r (in + out) for each projection of a layer's attention (Hu et al. 2021, arXiv 2106.09685), which is where the
+    reference trainer has them (`runtime/lora.py`); one for query, key and value where they are one product."""
     hidden, query = model.hidden_size, model.num_heads * model.head_size
-    kv, ffn = model.num_kv_heads * model.head_size, model.ffn_hidden_size
-    attention = 2 * (hidden + query) + 2 * (hidden + kv)
-    mlp = (3 if model.gated_mlp else 2) * (hidden + ffn)
-    return float(rank * (attention + mlp))
+    kv = model.num_kv_heads * model.head_size
+    if has_fused_products(model):
+        return float(rank * (hidden + query + 2 * kv + query + hidden))
+    return float(rank * (2 * (hidden + query) + 2 * (hidden + kv)))

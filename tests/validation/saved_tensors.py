@@ -17,6 +17,7 @@ from unittest import mock
 import numpy as np
 import torch
 import transformers
+from torch import nn
 from torch.nn import functional
 
 from planner.catalog import model_from_config
@@ -24,6 +25,7 @@ from planner.cost.activations import _masks, _scores
 from planner.cost.architecture import architecture_of
 from planner.cost.axes import axes_of
 from planner.cost.profile import DEEPSPEED
+from planner.runtime.lora import PROJECTIONS, is_transposed
 from planner.spec.kinds import ModelFamily
 from tests.unit.cost.samples import cluster, columns, inputs, training
 
@@ -90,21 +92,25 @@ _CLASSES = {
 }
 
 
-def traced_bytes(name: str, *, attention: str, dtype: torch.dtype) -> float:
-    """Per token of a micro-batch, what one more layer (of an encoder-decoder: one more of both kinds) saves."""
+def traced_bytes(name: str, *, attention: str, dtype: torch.dtype, lora_rank: int = 0) -> float:
+    """Per token of a micro-batch, what one more layer (of an encoder-decoder: one more of both kinds) saves. With a
+    `lora_rank` only adapters of the attention's projections train."""
     tokens = MICRO_BATCH * _tokens(name)
     with _as_on_a_gpu():
-        few, more = (_saved_bytes(name, layers=layers, attention=attention, dtype=dtype) for layers in (2, 3))
+        few, more = (
+            _saved_bytes(name, _build(name, layers, attention, lora_rank=lora_rank).to(dtype), dtype=dtype)
+            for layers in (2, 3)
+        )
     return (more - few) / tokens
 
 
-def estimated_bytes(name: str, *, attention: str, precision: str) -> float:
+def estimated_bytes(name: str, *, attention: str, precision: str, lora_rank: int = 0) -> float:
     """The same by the cost model."""
     model = model_from_config(_with_layers(name, 4), name)
     rows = columns(precision=precision, attention=attention, micro_batch_size=MICRO_BATCH)
     axes = axes_of(rows, model=model, training=training(seq_len=_tokens(name)), cluster=cluster())
     shared = inputs(model, seq_len=_tokens(name))
-    layer = architecture_of(model, profile=DEEPSPEED).layer
+    layer = architecture_of(model, profile=DEEPSPEED, lora_rank=lora_rank).layer
     element = 4.0 if precision == "fp32" else 2.0
     kept = (layer.elements + layer.split_elements) * element + layer.bytes + layer.split_bytes
     squares = np.asarray(_scores(axes, inputs=shared) + _masks(axes, inputs=shared))
@@ -123,12 +129,36 @@ def _with_layers(name: str, layers: int) -> dict[str, Any]:
     return {**config, _LAYERS_KEY.get(kind, "num_hidden_layers"): layers, **both}
 
 
-def _saved_bytes(name: str, *, layers: int, attention: str, dtype: torch.dtype) -> int:
+def _build(name: str, layers: int, attention: str, *, lora_rank: int) -> nn.Module:
     config = _with_layers(name, layers)
-    family = model_from_config(config, name).family
     torch.manual_seed(0)
     built = transformers.AutoConfig.for_model(**config)
-    model = _CLASSES[family].from_config(built, attn_implementation=attention).to(dtype).train()
+    model = _CLASSES[_family(name)].from_config(built, attn_implementation=attention)
+    if lora_rank:
+        _adapt_attention(model, rank=lora_rank)
+    trained: nn.Module = model.train()
+    return trained
+
+
+def _adapt_attention(model: nn.Module, *, rank: int) -> None:
+    """As `runtime/lora.py` does, on real tensors of one rank."""
+    model.requires_grad_(False)
+    for path, module in list(model.named_modules()):
+        if path.split(".")[-1] in PROJECTIONS and "attn" in path:
+            width, inputs = module.weight.shape[::-1] if is_transposed(module) else module.weight.shape
+            module.down, module.up = nn.Parameter(torch.zeros(rank, inputs)), nn.Parameter(torch.zeros(width, rank))
+            module.register_forward_hook(_add_adapter)
+
+
+def _add_adapter(module: Any, given: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor:
+    return output + functional.linear(functional.linear(given[0], module.down), module.up)
+
+
+def _family(name: str) -> ModelFamily:
+    return model_from_config(_with_layers(name, 2), name).family
+
+
+def _saved_bytes(name: str, model: nn.Module, *, dtype: torch.dtype) -> int:
     held = {tensor.untyped_storage()._cdata for tensor in [*model.parameters(), *model.buffers()]}
     saved: dict[int, torch.UntypedStorage] = {}
 
@@ -139,7 +169,7 @@ def _saved_bytes(name: str, *, layers: int, attention: str, dtype: torch.dtype) 
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda kept: kept):
-        model(**_batch(family, config, dtype=dtype))
+        model(**_batch(_family(name), CONFIGS[name], dtype=dtype))
     return sum(storage.nbytes() for storage in saved.values())
 
 

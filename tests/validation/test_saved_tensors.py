@@ -24,6 +24,14 @@ def test_layer_saves_what_autograd_keeps(name: str, attention: str, precision: s
     assert estimated_bytes(name, attention=attention, precision=precision) == pytest.approx(seen, rel=WITHIN)
 
 
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma", "phi3", "mixtral", "gpt2"])
+def test_layer_with_adapters_keeps_no_inputs_of_what_is_frozen(name: str) -> None:
+    seen = traced_bytes(name, attention="sdpa", dtype=torch.bfloat16, lora_rank=4)
+    said = estimated_bytes(name, attention="sdpa", precision="bf16", lora_rank=4)
+    assert said == pytest.approx(seen, rel=WITHIN)
+    assert said < 0.95 * estimated_bytes(name, attention="sdpa", precision="bf16")
+
+
 def test_gemma2_asked_for_sdpa_is_priced_as_the_eager_attention_it_runs() -> None:
     asked, run = (estimated_bytes("gemma2", attention=attention, precision="bf16") for attention in ("sdpa", "eager"))
     assert asked == run
