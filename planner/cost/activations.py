@@ -158,7 +158,8 @@ def _selective_bytes(axes: Axes, *, inputs: Inputs, whole: FloatColumn) -> Float
     """
     if inputs.profile.recomputes_attention_core:
         return _per_token(inputs.architecture.layer, axes=axes)
-    scores = np.where(axes.is_eager, inputs.model.num_heads * _keys(axes) * axes.element_bytes / axes.tensor, 0.0)
+    heads = inputs.model.num_heads * inputs.architecture.attentions / axes.tensor
+    scores = np.where(axes.is_eager, heads * _keys(axes) * axes.element_bytes, 0.0)
     return np.minimum(_per_token(inputs.architecture.selective, axes=axes) + scores, whole)
 
 

@@ -276,8 +276,12 @@ def kept_products(model: ModelSpec, *, moe_share: float) -> Saved:
     query, key = query_width(model), key_value_width(model)
     hidden, widths = float(model.hidden_size), 2.0 if model.gated_mlp else 1.0
     attention = Saved(elements=2.0 * hidden, split_elements=2.0 * query + 2.0 * key, split_bytes=4.0 * model.num_heads)
+    if model.kv_lora_rank:  # down- and upward products; keys and values come from one
+        decompressed = query + 2.0 / 3.0 * key + 2.0 * _value_width(model)
+        compressed = 2.0 * hidden + model.kv_lora_rank + model.q_lora_rank
+        attention = Saved(elements=compressed, split_elements=decompressed, split_bytes=4.0 * model.num_heads)
     dense = Saved(elements=hidden, split_elements=widths * model.ffn_hidden_size)
     routed = Saved(elements=hidden, split_elements=widths * model.expert_ffn_hidden_size)
     moe = scaled(routed, float(model.num_experts_per_token + model.num_shared_experts))
-    second = cross_attention_saved(model) if model.family is ModelFamily.ENCODER_DECODER else Saved()
-    return attention + scaled(second, 0.5) + scaled(dense, 1.0 - moe_share) + scaled(moe, moe_share)
+    second = scaled(cross_attention_saved(model) + Saved(elements=hidden), attentions_per_layer(model) - 1.0)
+    return attention + second + scaled(dense, 1.0 - moe_share) + scaled(moe, moe_share)
