@@ -1,0 +1,117 @@
+"""Token files from text and JSONL: whole or not there, resumed where a run was cut off, in little memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from planner.errors import InputError
+from planner.runtime import tokens
+from planner.runtime.tokens import Order, make_token_file
+
+END = 0
+
+
+@pytest.fixture(scope="module", name="tokenizer")
+def tokenizer_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer that gives each byte-level character an id of its own, saved as transformers saves one."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {"<end>": END, **{letter: number for number, letter in enumerate(alphabet, start=1)}}
+    inner = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    folder = tmp_path_factory.mktemp("tokenizer")
+    PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<end>").save_pretrained(folder)  # noqa: S106
+    return folder
+
+
+def read(path: Path, token_bytes: int = 2) -> np.ndarray:
+    return np.fromfile(path, dtype=f"<u{token_bytes}")
+
+
+def order(files: list[Path], tokenizer: Path, out: Path, **more: object) -> Order:
+    return Order(files=tuple(files), tokenizer=tokenizer, out=out, **more)  # type: ignore[arg-type]
+
+
+def test_jsonl_documents_end_with_the_end_token(tokenizer: Path, tmp_path: Path) -> None:
+    source = tmp_path / "a.jsonl"
+    source.write_text('{"body": "ab"}\n\n{"body": "c"}\n')
+    made = make_token_file(order([source], tokenizer, tmp_path / "t.bin", field="body"))
+    ids = read(tmp_path / "t.bin")
+    assert (made["documents"], made["tokens"], made["token_bytes"]) == (2, 5, 2)
+    assert list(np.flatnonzero(ids == END)) == [2, 4]
+    assert not list(tmp_path.glob("t.bin.*"))
+
+
+def test_text_is_one_document_however_it_is_cut_and_no_character_is_split(
+    tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "a.txt"
+    source.write_text("ä€😀x\n" * 50 + "long line without an end " * 20, encoding="utf-8")
+    make_token_file(order([source], tokenizer, tmp_path / "whole.bin"))
+    monkeypatch.setattr(tokens, "PIECE_BYTES", 7)
+    monkeypatch.setattr(tokens, "BATCH_BYTES", 30)
+    made = make_token_file(order([source], tokenizer, tmp_path / "cut.bin"))
+    assert (read(tmp_path / "cut.bin") == read(tmp_path / "whole.bin")).all()
+    assert made["documents"] == 1 and made["tokens"] == len(source.read_bytes()) + 1
+
+
+def test_run_that_was_cut_off_goes_on_and_gives_the_same_file(
+    tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [tmp_path / f"{number}.jsonl" for number in range(3)]
+    for number, path in enumerate(files):
+        path.write_text("".join(json.dumps({"text": f"document {number} {line}"}) + "\n" for line in range(40)))
+    make_token_file(order(files, tokenizer, tmp_path / "whole.bin"))
+    monkeypatch.setattr(tokens, "BATCH_BYTES", 200)
+    written = []
+    real = tokens._write_note
+
+    def cut_off(note: Path, identity: str, place: tokens.Place) -> None:
+        written.append(place)
+        if len(written) == 5:
+            raise KeyboardInterrupt  # after the tokens were written and before that was noted
+        real(note, identity, place)
+
+    monkeypatch.setattr(tokens, "_write_note", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        make_token_file(order(files, tokenizer, tmp_path / "t.bin"))
+    assert not (tmp_path / "t.bin").exists()
+    made = make_token_file(order(files, tokenizer, tmp_path / "t.bin"))
+    assert made["resumed_after_tokens"] == written[3].tokens > 0
+    assert (read(tmp_path / "t.bin") == read(tmp_path / "whole.bin")).all() and made["documents"] == 120
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b'{"text": 3}\n', "is no text"),
+        (b'{"other": "x"}\n', "holds no text under 'text'"),
+        (b"not json\n", "holds no text under 'text'"),
+        (b"\n", "hold no text"),
+    ],
+)
+def test_lines_that_hold_no_text_are_refused_with_their_place(
+    tokenizer: Path, tmp_path: Path, content: bytes, words: str
+) -> None:
+    (tmp_path / "a.jsonl").write_bytes(content)
+    with pytest.raises(InputError, match=words):
+        make_token_file(order([tmp_path / "a.jsonl"], tokenizer, tmp_path / "t.bin"))
+    assert not (tmp_path / "t.bin").exists()
+
+
+def test_what_cannot_be_read_or_written_over_is_refused(tokenizer: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xff\xfe\xfa")
+    (tmp_path / "there.bin").write_bytes(b"x")
+    with pytest.raises(InputError, match="not UTF-8"):
+        make_token_file(order([tmp_path / "a.txt"], tokenizer, tmp_path / "t.bin"))
+    with pytest.raises(InputError, match="exists"):
+        make_token_file(order([tmp_path / "a.txt"], tokenizer, tmp_path / "there.bin"))
+    with pytest.raises(InputError, match="no tokenizer"):
+        make_token_file(order([tmp_path / "a.txt"], tmp_path, tmp_path / "t.bin"))
+    with pytest.raises(InputError, match="no file"):
+        make_token_file(order([tmp_path / "b.txt"], tokenizer, tmp_path / "t.bin"))
