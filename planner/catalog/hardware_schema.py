@@ -64,6 +64,13 @@ def parse_day(value: Any) -> str:
     return text
 
 
+def parse_currency(value: Any) -> str:
+    """Three capital letters; a validator for pydantic."""
+    if isinstance(value, str) and re.fullmatch("[A-Z]{3}", value, re.ASCII):
+        return value
+    raise complain(f"must be a currency of three letters, found {describe(value)}", fix="write USD, EUR or the like")
+
+
 class PriceFigures(StrictModel):
     """A price of one GPU for one hour: `usd_per_hour`, or `per_hour` in another `currency`."""
 
@@ -71,7 +78,9 @@ class PriceFigures(StrictModel):
         default=None, ge=0, le=1e5, description="price of one GPU for one hour, US dollars"
     )
     per_hour: float | None = Field(default=None, ge=0, le=1e5, description="price of one GPU for one hour")
-    currency: str = Field(default="USD", pattern="^[A-Z]{3}$", description="three letters, such as EUR; of per_hour")
+    currency: Annotated[str, BeforeValidator(parse_currency)] = Field(
+        default="USD", description="three letters, such as EUR; of per_hour"
+    )
     source: Source = "no source given"
     date: Annotated[str, BeforeValidator(parse_day)] | None = Field(
         default=None, description="when this was the price: 2026-11-30, 2026-11 or 2026"
@@ -87,8 +96,14 @@ class PriceFigures(StrictModel):
 
 
 def _figure_or_price(value: Any) -> Any:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return {"usd_per_hour": float(value), "source": "own figure"} if is_number else value
+    if isinstance(value, (PriceFigures, dict)):
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise complain(
+            f"must be a price, found {describe(value)}",
+            fix="write a number of US dollars, or {per_hour: 2.3, currency: EUR, source: …, date: 2026-11}",
+        )
+    return {"usd_per_hour": float(value), "source": "own figure"}
 
 
 Price = Annotated[PriceFigures, BeforeValidator(_figure_or_price)]
@@ -184,7 +199,18 @@ class GroupEntry(NodesEntry):
     )
 
 
-Groups = Annotated[tuple[GroupEntry, ...], Field(min_length=2, max_length=4, strict=False)]
+def _several_groups(value: Any) -> Any:
+    if not isinstance(value, list) or not 2 <= len(value) <= MAX_GROUPS:
+        found = f"{len(value)} of them" if isinstance(value, list) else describe(value)
+        raise complain(
+            f"must list from 2 to {MAX_GROUPS} groups of nodes, found {found}",
+            fix="write groups: [{gpu: h100, nodes: 4}, {gpu: a100, nodes: 4}], or gpu: for nodes of one kind",
+        )
+    return tuple(value)
+
+
+MAX_GROUPS = 4  # each order of the groups is a pipeline of its own
+Groups = Annotated[tuple[GroupEntry, ...], BeforeValidator(_several_groups)]
 
 
 class ClusterFile(NamedFile, NodesEntry):
@@ -204,7 +230,7 @@ class ClusterFile(NamedFile, NodesEntry):
         return self
 
 
-_SAID_BY_GROUPS = ("gpus_per_node", "intra_node_link", "host_memory_gib", "memory_gib", "price_per_gpu_hour")
+_SAID_BY_GROUPS = ("gpus_per_node", "intra_node_link", "host_memory_gib", "memory", "memory_gib", "price_per_gpu_hour")
 
 
 def refuse_beside_groups(section: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, model_validator
 
 from planner.catalog.documents import describe
-from planner.catalog.strict import StrictModel, complain, word_parser
+from planner.catalog.strict import StrictModel, complain
 from planner.errors import did_you_mean
 from planner.jobfile.quantities import duration_of_text
 from planner.spec import Objective
@@ -17,7 +17,6 @@ from planner.spec import Objective
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _MAX_S = 100 * 365.0 * 86_400
 _WORDS = tuple(word for word in Objective if word is not Objective.DEADLINE)
-_parse_word = word_parser(Objective)
 
 
 def parse_date(value: Any) -> date | None:
@@ -69,17 +68,21 @@ def parse_objective(value: Any) -> Any:
     if isinstance(value, ObjectiveChoice):
         return value
     if isinstance(value, dict):
-        if value.get("deadline") is None or "word" in value:
+        unknown = [key for key in value if key not in ("deadline", "start")]
+        if unknown:
+            raise complain(f"has the unknown key {unknown[0]!r}", fix=did_you_mean(unknown[0], ("deadline", "start")))
+        if value.get("deadline") is None:
             raise complain("names no deadline", fix="write objective: {deadline: 2027-03-01}, or one word")
         return {"word": Objective.DEADLINE, **value}
     if value == Objective.DEADLINE.value:
         raise complain("names no day", fix="write objective: {deadline: 2027-03-01} or {deadline: 30d}")
-    if isinstance(value, str) and value not in _WORDS:
+    if not isinstance(value, str) or value not in _WORDS:
+        words = ", ".join(_WORDS)
         raise complain(
-            f"must be one of {', '.join(_WORDS)} or {{deadline: 2027-03-01}}, found {describe(value)}",
-            fix=did_you_mean(value, _WORDS),
+            f"must be one of {words} or {{deadline: 2027-03-01}}, found {describe(value)}",
+            fix=did_you_mean(value, _WORDS) if isinstance(value, str) else f"use one of: {words}",
         )
-    return {"word": _parse_word(value)}
+    return {"word": Objective(value)}
 
 
 ObjectiveSection = Annotated[ObjectiveChoice, BeforeValidator(parse_objective)]

@@ -33,6 +33,8 @@ def format_money(amount: float, currency: str) -> str:
     """`12,300 USD`, `1.23 million USD`, `0.84 USD`."""
     if amount >= 999_500:
         return f"{amount / 1e6:,.3g} million {currency}" if amount < 1e9 else f"{amount / 1e6:,.0f} million {currency}"
+    if 0 < amount < 0.005:
+        return f"less than 0.01 {currency}"
     return f"{amount:,.0f} {currency}" if amount >= 100 else f"{amount:.2f} {currency}"
 
 
@@ -50,7 +52,8 @@ def _time(forecast: Forecast) -> str:
 
 
 def _money(forecast: Forecast) -> str:
-    hours = f"{format_count(round(forecast.gpu_hours))} GPU-hours"
+    amount = forecast.gpu_hours
+    hours = f"{format_count(round(amount)) if amount >= 10 else f'{amount:.2g}'} GPU-hours"
     if not forecast.price_per_gpu_hour:
         return f"It takes {hours}; what they cost is not known: no price is given (cluster.price_per_gpu_hour, prices)."
     price = f"{forecast.price_per_gpu_hour:g} {forecast.currency} a GPU-hour"
