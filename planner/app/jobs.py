@@ -13,10 +13,15 @@ from planner.app.progress import Progress
 from planner.app.requests import PlanRequest
 from planner.errors import InputError
 from planner.jobfile import JobFile, MachineFacts, defaults_sentence, load_job, resolve_job
+from planner.probe.examine import assemble
+from planner.probe.gpus import look_at_gpus
+from planner.probe.host import look_at_host
+from planner.probe.records import NetworkState, SoftwareState
 from planner.rundir import RunDir, names
 from planner.spec import DeviceKind, JobSpec, TracedModule
 from planner.spec.codec import DecodeError, from_plain
 from planner.trial import Machine, probe_cpu, probe_machine
+from planner.trial.devices import with_devices_as_they_are
 from planner.trial.environment import worker_environment
 from planner.trial.program import ProgramEnd, run_program
 
@@ -38,14 +43,37 @@ def read_job(request: PlanRequest, *, console: Progress) -> tuple[JobSpec, Machi
     if job_file.site_defaults:
         console.note(defaults_sentence(job_file.site_defaults))
     traced = trace_factory(job_file) if job_file.factory else None
-    machine = probe_machine()
+    machine = look_at_this_machine()
     job = resolve_job(job_file, machine=machine_facts(machine), traced=traced, today=datetime.now(UTC).date())
     if not job_file.needs_machine:
-        return job, machine_for(job, machine)
+        machine = machine_for(job, machine)
+        _tell(machine, job, console)
+        return job, machine
     machine = _without_gpu(machine)
     for note in machine.notes:
         console.note(note)
     return job, machine
+
+
+def look_at_this_machine() -> Machine:
+    """This machine with its devices as they are: MIG slices by themselves, and what is wrong with a GPU as notes."""
+    machine = probe_machine()
+    if machine.device is not DeviceKind.CUDA:
+        return machine
+    sight = look_at_gpus(os.environ)
+    if not sight.gpus:  # the driver has gone since
+        return machine
+    host, software = look_at_host(os.environ), SoftwareState(python="")
+    return with_devices_as_they_are(
+        machine, assemble(sight=sight, host=host, network=NetworkState(), software=software)
+    )
+
+
+def _tell(machine: Machine, job: JobSpec, console: Progress) -> None:
+    """What is wrong with the devices, where trials of the job would run on them."""
+    if job.cluster.gpu.device is DeviceKind.CUDA:
+        for note in machine.notes:
+            console.note(note)
 
 
 def _without_gpu(machine: Machine) -> Machine:

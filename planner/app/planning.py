@@ -298,6 +298,8 @@ def _search(run_dir: RunDir, planning: Planning, *, done: tuple[TrialRecord, ...
             )
         if isinstance(evaluator, TrialEvaluator):
             evaluator.learn(best)
+            for said in evaluator.other_processes():
+                console.note(said)
 
     with closing(open_pool(planning.job.cluster.gpu.device, job=planning.job)) as pool:
         if any_left:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from planner.emit import render_ds_config_text, script_call
+from planner.probe.nvidia import probe_nvidia
 from planner.rundir import RunDir
 from planner.search import hopeless_step_s
 from planner.spec import Candidate, DeviceKind, JobSpec, Outcome, ScriptKind, TorchCompile, TrialRecord, TrialTask
 from planner.trial import Machine, WarmPool
+from planner.trial.devices import moved_memory
 
 # A rank is capped when the job grants it less than this share of what the device has free.
 _CAP_FRACTION = 0.98
@@ -47,6 +50,16 @@ class TrialEvaluator:
         self._machine = machine
         self._on_start = on_start
         self._best: TrialRecord | None = None
+        self._gpus = machine.gpus
+
+    def other_processes(self) -> tuple[str, ...]:
+        """What other processes did to the GPUs' memory since this was last asked, or since the machine was looked at;
+        asked between two trials, when none of ours holds any."""
+        if not self._gpus:
+            return ()
+        now = probe_nvidia(os.environ).gpus
+        said, self._gpus = moved_memory(self._gpus, now), now or self._gpus
+        return said
 
     def learn(self, best: TrialRecord | None) -> None:
         """The best trial so far: what is far slower need not run to its end."""

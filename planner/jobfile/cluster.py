@@ -21,7 +21,7 @@ from planner.catalog.hardware_schema import PriceFigures
 from planner.errors import InputError
 from planner.jobfile.machine import MachineFacts
 from planner.jobfile.schema import ClusterSection
-from planner.spec import ClusterSpec, DeviceKind
+from planner.spec import ClusterSpec, DeviceKind, GpuSpec
 from planner.spec.codec import DecodeError, from_plain, to_plain
 
 THIS_MACHINE = "auto"
@@ -114,14 +114,14 @@ def _this_machine(machine: MachineFacts | None) -> ClusterRequest:
     if machine.device is DeviceKind.CPU:
         gpu = load_gpu("cpu")
     else:
-        found = match_device_name(machine.gpu_name, total_bytes=machine.total_bytes)
+        found = match_device_name(machine.gpu_name, total_bytes=machine.whole_bytes or machine.total_bytes)
         if found is None:
             raise InputError(
                 f"the GPU of this machine, {machine.gpu_name!r}, is not in the catalog",
                 why="its bandwidth and peak rates are needed to order candidates",
                 fix="add gpus/<name>.yaml with device_names to your catalog folder (copy a shipped one)",
             )
-        gpu = found
+        gpu = _slice_of(found, machine) if machine.whole_bytes else found
     seen = replace(
         gpu,
         memory_nominal_bytes=max(machine.total_bytes, machine.usable_bytes),
@@ -134,6 +134,21 @@ def _this_machine(machine: MachineFacts | None) -> ClusterRequest:
         gpus_per_node=machine.num_devices,
         host_memory_bytes=machine.host_memory_bytes,
         is_this_machine=True,
+    )
+
+
+def _slice_of(gpu: GpuSpec, machine: MachineFacts) -> GpuSpec:
+    """A MIG slice as a device: its share of the multiprocessors computes, and of the memory's bandwidth it has as much
+    as of the memory."""
+    share, memory_share = machine.share_fraction, machine.total_bytes / machine.whole_bytes
+    return replace(
+        gpu,
+        memory_bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s * memory_share,
+        peak_fp32_flops_per_s=gpu.peak_fp32_flops_per_s * share,
+        peak_fp16_flops_per_s=gpu.peak_fp16_flops_per_s * share,
+        peak_bf16_flops_per_s=gpu.peak_bf16_flops_per_s * share,
+        peak_fp8_flops_per_s=gpu.peak_fp8_flops_per_s * share,
+        source=f"{gpu.source}; a MIG slice with {share:.3g} of the compute and {memory_share:.3g} of the memory",
     )
 
 

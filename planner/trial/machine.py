@@ -39,6 +39,8 @@ class Machine:
     cpu_cores: int
     versions: tuple[tuple[str, str], ...]
     fingerprint: str  # equal on equal hardware and software, whatever else runs there
+    whole_bytes: int = 0  # of the GPU that a MIG slice is part of; 0: it is a whole one
+    share_fraction: float = 1.0  # of its compute
     gpus: tuple[GpuState, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -13,6 +13,7 @@ tests/data/autotuner. Models: llama1b3 (2,048 tokens) and gpt2-xl (1,024 tokens)
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import shutil
@@ -39,6 +40,7 @@ _SHIMS = {
     "ssh": '#!/bin/sh\ncase "$*" in *"hostname -I") echo 127.0.0.1 ;; *) hostname ;; esac\n',
     "pdsh": "#!/bin/sh\nexit 0\n",
 }
+_TABULATE = "def tabulate(rows, **how):\n    return '\\n'.join(map(str, rows))\n"
 
 
 def plan_ours(model: str, out: Path) -> dict[str, Any]:
@@ -99,7 +101,9 @@ def job_of(model: str) -> dict[str, Any]:
 def tune_deepspeed(model: str, out: Path) -> dict[str, Any]:
     """Run DeepSpeed's autotuner, then its best setting; what both showed."""
     work = Path(tempfile.mkdtemp(prefix="bench-deepspeed-"))
-    environment = {"PATH": f"{_shims(work)}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    environment = {"PATH": f"{_shims(work)}:{os.environ['PATH']}", "PYTHONPATH": f"{ROOT}:{work / 'bin'}"}
+    if importlib.util.find_spec("tabulate") is None:  # the autotuner prints its results with it, and does no more
+        (work / "bin" / "tabulate.py").write_text(_TABULATE)
     (work / "hostfile").write_text("localhost slots=1\n")
     (work / "ds_config.json").write_text(json.dumps(autotuner_config()))
     script = [str(Path(__file__).parent / "autotuner_train.py"), "--model-config", str(CONFIGS / f"{model}.json")]
