@@ -91,14 +91,15 @@ def config_lines(candidate: Candidate, *, job: JobSpec, deepspeed_version: str) 
 
 def trial_logs(run_dir: RunDir, trials: tuple[TrialRecord, ...]) -> tuple[TrialLog, ...]:
     """The ends of the trials' logs, secrets blotted out; where the folder has no log (it ran elsewhere, or the file was
-    removed), what the outcome kept of it. Many trials share out what a report may hold."""
+    removed), what the outcome kept of it. Many trials share out what a report may hold. Trials of a shared study have
+    numbers of their own, so that another planner's log name is no file here."""
     share = min(_LOG_CHARACTERS, _ALL_LOGS_CHARACTERS // max(len(trials), 1))
     return tuple(log for trial in trials if (log := _log(run_dir, trial, share)) is not None)
 
 
 def _log(run_dir: RunDir, trial: TrialRecord, most: int) -> TrialLog | None:
     kept = str(getattr(trial.outcome, "log_tail", ""))
-    text = run_dir.read_log_end(trial.log_name, most=most) if trial.log_name and not trial.worker else ""
+    text = run_dir.read_log_end(trial.log_name, most=most) if trial.log_name else ""
     text = text or kept
     if not text.strip():
         return None
