@@ -6,7 +6,7 @@ import math
 from itertools import pairwise
 
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.runtime.checkpoint_files import ShardedName
@@ -34,6 +34,7 @@ def splits(draw: st.DrawFn) -> tuple[tuple[ShardedName, ...], tuple[int, ...]]:
     return tuple(shards), tuple(draw(st.lists(st.integers(0, 64), max_size=3)))
 
 
+@settings(deadline=None)
 @given(splits())
 def test_parts_put_together_give_the_whole_and_back(split: tuple[tuple[ShardedName, ...], tuple[int, ...]]) -> None:
     shards, cuts = split
