@@ -56,7 +56,7 @@ def parse_link(said: str) -> LinkMeasurement:
             bandwidth_bytes_per_s=(reduced + _GATHERS * gathered) / (1 + _GATHERS),
             latency_s=min(row.time_s for row in rows) / steps,
         )
-    except (TypeError, KeyError, ValueError, ZeroDivisionError) as problem:
+    except (TypeError, KeyError, ValueError, IndexError, ArithmeticError) as problem:
         raise Unusable(f"the all-reduce printed something else ({problem})") from None
 
 
@@ -66,5 +66,5 @@ def _answer(said: str) -> Any:
         raise Unusable("it printed nothing")
     try:
         return json.loads(lines[-1])
-    except ValueError:
+    except (ValueError, RecursionError):
         raise Unusable("it printed no JSON") from None

@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from planner import __version__
@@ -27,25 +28,40 @@ _NVCC_TIMEOUT_S = 20.0
 
 def read_software(said: str, *, environment: Mapping[str, str], problem: str = "") -> SoftwareState:
     """`said`: what `planner.runtime.software` printed; `problem`: why it printed nothing useful, "" when it did."""
-    answer = _parsed(said)
-    if not answer and not problem:
-        problem = "the child that imports torch and DeepSpeed gave no answer"
-    ops = answer.get("ops", {})
-    return SoftwareState(
+    state = parse_software(said)
+    if state is None:
+        problem = problem or "the child that imports torch and DeepSpeed gave no answer"
+        state = SoftwareState(python="")
+    return replace(
+        state,
         python=platform.python_version(),
         versions=_versions(),
+        toolkit_cuda=_toolkit(environment),
+        unseen=(f"what torch and DeepSpeed were built for: {problem}",) if problem else (),
+    )
+
+
+def parse_software(said: str) -> SoftwareState | None:
+    """The child's answer alone, as far as it is one; None for other words."""
+    answer = _parsed(said)
+    if not answer:
+        return None
+    ops, problems, gpus = answer.get("ops"), answer.get("problems"), answer.get("gpus")
+    operators = ops if isinstance(ops, dict) else {}
+    return SoftwareState(
+        python="",
         torch_cuda=_word(answer, "torch_cuda"),
         torch_hip=_word(answer, "torch_hip"),
         nccl=_word(answer, "nccl"),
         cudnn=_word(answer, "cudnn"),
         architectures=_words(answer.get("architectures")),
-        torch_sees_gpus=answer.get("gpus") if isinstance(answer.get("gpus"), int) else None,
-        toolkit_cuda=_toolkit(environment),
-        ops_prebuilt=_words(ops.get("prebuilt")),
-        ops_buildable=_words(ops.get("buildable")),
-        ops_not_buildable=_words(ops.get("not_buildable")),
-        problems=tuple((str(name), str(words)) for name, words in answer.get("problems", {}).items()),
-        unseen=(f"what torch and DeepSpeed were built for: {problem}",) if problem else (),
+        torch_sees_gpus=gpus if isinstance(gpus, int) else None,
+        ops_prebuilt=_words(operators.get("prebuilt")),
+        ops_buildable=_words(operators.get("buildable")),
+        ops_not_buildable=_words(operators.get("not_buildable")),
+        problems=tuple((str(name), str(words)) for name, words in problems.items())
+        if isinstance(problems, dict)
+        else (),
     )
 
 
@@ -53,7 +69,7 @@ def _parsed(said: str) -> dict[str, Any]:
     lines = said.strip().splitlines()
     try:
         answer = json.loads(lines[-1]) if lines else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return answer if isinstance(answer, dict) else {}
 

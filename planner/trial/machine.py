@@ -11,10 +11,12 @@ import importlib.metadata
 import os
 import platform
 from collections.abc import Mapping
+from pathlib import Path
 
 from planner import __version__
+from planner.probe.amd import probe_amd
 from planner.probe.host import MAX_CPU_RANKS, cpu_name, host_memory, usable_cores
-from planner.probe.nvidia import GpuState, NvidiaReport, probe_nvidia
+from planner.probe.nvidia import GpuState, probe_nvidia
 from planner.spec import DeviceKind
 from planner.spec._record import record
 
@@ -60,29 +62,35 @@ class Machine:
 
 def probe_machine(environment: Mapping[str, str] | None = None) -> Machine:
     """Look at this machine, as a program started in `environment` (default: this process's) would find it."""
-    nvidia = probe_nvidia(os.environ if environment is None else environment)
-    versions = _versions(nvidia)
-    notes = (nvidia.note,) if nvidia.note else ()
-    return _gpu_machine(nvidia, versions, notes) if nvidia.gpus else _cpu_machine(versions, notes)
+    shell = os.environ if environment is None else environment
+    nvidia = probe_nvidia(shell)
+    if nvidia.gpus or nvidia.note:
+        versions = _versions("nvidia-driver", nvidia.driver_version)
+        notes = (nvidia.note,) if nvidia.note else ()
+        return _gpu_machine(nvidia.gpus, versions, notes) if nvidia.gpus else _cpu_machine(versions, notes)
+    amd = probe_amd(shell, Path("/"))
+    versions = _versions("amdgpu-driver", amd.driver_version)
+    if amd.gpus:
+        return _gpu_machine(tuple(gpu.state for gpu in amd.gpus), versions, ())
+    return _cpu_machine(versions, (amd.problem,) if amd.problem else ())
 
 
 def probe_cpu() -> Machine:
     """This machine as trials on its CPU find it, whatever GPUs it has."""
-    return _cpu_machine(_versions(NvidiaReport()), ())
+    return _cpu_machine(_versions(), ())
 
 
-def _versions(nvidia: NvidiaReport) -> tuple[tuple[str, str], ...]:
+def _versions(driver: str = "", driver_version: str = "") -> tuple[tuple[str, str], ...]:
     found = [("planner", __version__), ("python", platform.python_version())]
     for package in _PACKAGES:
         try:
             found.append((package, importlib.metadata.version(package)))
         except importlib.metadata.PackageNotFoundError:
             continue  # its absence is for the worker to report, with the traceback
-    return tuple(found + ([("nvidia-driver", nvidia.driver_version)] if nvidia.driver_version else []))
+    return tuple(found + ([(driver, driver_version)] if driver_version else []))
 
 
-def _gpu_machine(nvidia: NvidiaReport, versions: tuple[tuple[str, str], ...], notes: tuple[str, ...]) -> Machine:
-    gpus = nvidia.gpus
+def _gpu_machine(gpus: tuple[GpuState, ...], versions: tuple[tuple[str, str], ...], notes: tuple[str, ...]) -> Machine:
     total, available = host_memory()
     names = sorted({gpu.name for gpu in gpus})
     if len(names) > 1:

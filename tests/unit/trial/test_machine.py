@@ -10,6 +10,7 @@ import pytest
 
 from planner.spec import DeviceKind
 from planner.trial.machine import Machine, probe_cpu, probe_machine
+from tests.unit.probe.test_gpus import AMDSMI
 
 MIB = 1 << 20
 
@@ -140,6 +141,17 @@ def test_nvml_is_asked_when_it_is_installed(tmp_path: Path, init: str, words: li
     answer = subprocess.run([sys.executable, "-c", PROBE], env=environment, capture_output=True, text=True, check=True)
     for word in words:
         assert word in answer.stdout
+
+
+def test_gpus_of_amd_are_found_where_there_is_nothing_of_nvidia(tmp_path: Path) -> None:
+    (tmp_path / "amdsmi.py").write_text(AMDSMI.format(init="pass"))
+    environment = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[3]}", "PATH": "/usr/bin:/bin"}
+    program = "from planner.trial.machine import probe_machine as p; m = p({}); print(m.device, m.gpu_name, m.versions)"
+    answer = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert answer.stdout.startswith("cuda AMD Instinct MI300X")
+    assert "('amdgpu-driver', '6.12.12')" in answer.stdout
 
 
 def test_probing_imports_no_torch() -> None:
