@@ -76,7 +76,7 @@ def report_input(
         near_miss=miss,
         sensitivity=sensitivity(draft, estimates, fits=fits, selection=selection),
         logs=trial_logs(run_dir, selection.trials),
-        files=tuple(_file_text(file) for file in files if file.path in FILES and len(file.text) <= _FILE_CHARACTERS),
+        files=tuple(file_text(file) for file in files if file.path in FILES and len(file.text) <= _FILE_CHARACTERS),
     )
 
 
@@ -155,8 +155,9 @@ def _rows(job: JobSpec, selection: Selection, candidates: tuple[Candidate, ...])
     )
 
 
-def _file_text(file: EmittedFile) -> FileText:
-    lines = tuple(file.text.splitlines())
+def file_text(file: EmittedFile) -> FileText:
+    """The lines with their reasons. What the job's environment keeps secret is blotted out: reports are passed on."""
+    lines = tuple(hide_secrets(line, ()) for line in file.text.splitlines())
     return FileText(
         path=file.path, does=FILES.get(file.path, ""), lines=lines, whys=explain_lines(file.path, file.text)
     )

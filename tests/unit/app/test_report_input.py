@@ -11,8 +11,9 @@ import pytest
 from planner.app.candidate_map import MAX_FITTING, MAX_OTHERS, candidate_map, frontier_rows
 from planner.app.doubt import near_miss, sensitivity
 from planner.app.draft import Draft, draft_plan
-from planner.app.report_input import trial_logs
+from planner.app.report_input import file_text, trial_logs
 from planner.app.selection import Selection, choices_by_model
+from planner.emit import EmittedFile
 from planner.jobfile import load_job, resolve_job
 from planner.rundir import RunDir
 from planner.spec import OutOfMemory, Phase, TrialRecord
@@ -112,3 +113,10 @@ def test_logs_are_the_ends_of_the_files_without_secrets_or_what_the_outcome_kept
     assert first.text.endswith("HF_TOKEN=*** \N{REPLACEMENT CHARACTER}") and len(first.text.splitlines()) == 40
     assert first.is_cut
     assert second.text == "kept by it"
+
+
+def test_secrets_of_the_environment_are_not_in_the_reports_files() -> None:
+    text = "#!/usr/bin/env bash\nexport WANDB_API_KEY=abcdef0123\nexport NCCL_DEBUG=WARN\n"
+    shown = file_text(EmittedFile(path="launch.sh", text=text))
+    assert shown.lines == ("#!/usr/bin/env bash", "export WANDB_API_KEY=***", "export NCCL_DEBUG=WARN")
+    assert len(shown.whys) == 3
