@@ -144,3 +144,24 @@ def test_trials_of_a_pipeline_over_groups_cannot_be_had(tmp_path: Path, mode: Tr
     assert decide_trials(job, probe_cpu()).mode is TrialMode.NONE
     with pytest.raises(TrialsUnavailable):
         decide_trials(replace(job, trials=replace(job.trials, mode=mode)), probe_cpu())
+
+
+def test_cheaper_group_never_makes_the_cheapest_use_dearer(tmp_path: Path) -> None:
+    costs = []
+    for price in (8.0, 4.0, 2.0, 1.0, 0.5):
+        slow = f"{{gpu: a100-80gb, nodes: 1, price_per_gpu_hour: {price}}}"
+        chosen, _ = choose_use(_job(tmp_path, FAST, slow, objective="cost"))
+        assert chosen.forecast is not None
+        costs.append(chosen.forecast.cost)
+    assert costs == sorted(costs, reverse=True) and costs[0] > costs[-1]
+
+
+def test_deadline_takes_the_cheapest_use_in_time_and_more_groups_as_it_nears(tmp_path: Path) -> None:
+    slow = "{gpu: a100-80gb, nodes: 1, price_per_gpu_hour: 0.5}"
+    uses = [
+        choose_use(_job(tmp_path, FAST, slow, objective=f"{{deadline: {limit}}}"))[0] for limit in ("4h", "5h", "30d")
+    ]
+    assert all(use.forecast is not None and use.forecast.is_in_time for use in uses), [use.sentence for use in uses]
+    costs = [use.forecast.cost for use in uses if use.forecast is not None]
+    assert costs == sorted(costs, reverse=True)
+    assert uses[0].job.cluster.groups and uses[-1].words == "1 x 8 x a100-sxm-80gb alone"
