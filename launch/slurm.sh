@@ -9,7 +9,7 @@ if ! command -v sbatch >/dev/null; then
   echo "fix: start this on a login node of the Slurm cluster, or render the plan for another launcher" >&2
   exit 2
 fi
-mkdir -p -- "$PLAN_DIR"/logs
+@@{ask_nodes}mkdir -p -- "$PLAN_DIR"/logs
 
 # The batch script runs from Slurm's own copy of it, so it is told where the plan lies.
-exec sbatch "$PLAN_DIR"/@@{batch} "$PLAN_DIR" "$@"
+exec sbatch @@{on_nodes}"$PLAN_DIR"/@@{batch} "$PLAN_DIR" @@{pass_nodes}"$@"

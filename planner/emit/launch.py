@@ -34,7 +34,7 @@ def render_launch(
         raise NotExpressible(
             "a pipeline over several kinds of nodes cannot be started this way",
             why=unordered,
-            fix="use launch.launcher: torchrun or deepspeed, or plan one group of nodes alone",
+            fix="use launch.launcher: torchrun, deepspeed or slurm, or plan one group of nodes alone",
         )
     shape = node_shape(job, candidate)
     program = program_of(job, candidate)
@@ -49,7 +49,7 @@ def render_launch(
 
 def node_order_refusal(job: JobSpec, launcher: Launcher) -> str:
     """Why this launcher, or the job's own script, cannot run a pipeline whose nodes differ; "" where it can."""
-    if launcher in (Launcher.SLURM, Launcher.KUBERNETES):
+    if launcher in (Launcher.SRUN, Launcher.KUBERNETES):
         return f"{launcher} numbers the nodes itself, and which stages a node holds depends on its number"
     if job.launch.command:
         return "nothing tells the job's own script how many layers each stage holds"

@@ -20,6 +20,7 @@ from planner.emit.shell import (
     python_text,
     script_dir_lines,
 )
+from planner.emit.slurm_groups import batch_slots, submit_slots
 from planner.emit.topology import NodeShape
 from planner.errors import InputError, NotExpressible
 from planner.spec import Candidate, DeviceKind, JobSpec, Launcher
@@ -55,6 +56,7 @@ def render_slurm(
         header=opening,
         plan_dir=plan_dir_text(paths, stay=not program.in_plan_dir, folder=program.folder),
         batch=batch_path,
+        **submit_slots(job, candidate),
     )
     tasks = shape.processes_per_node if launcher is Launcher.SRUN else 1
     slots = {
@@ -69,8 +71,12 @@ def render_slurm(
         "world_size": str(shape.nodes * shape.processes_per_node),
         "master_port": str(job.launch.master_port),
         "agent": agent_text(shape, program),
-        "supervisor": program.supervisor_words(shape.nodes, '"$SLURM_NODEID"'),
+        "supervisor": program.supervisor_words(
+            shape.nodes, '"$NODE_RANK"' if job.cluster.groups else '"$SLURM_NODEID"'
+        ),
     }
+    if launcher is Launcher.SLURM:
+        slots |= batch_slots(job, shape)
     return (
         EmittedFile(path=paths.script, text=submit, executable=True),
         EmittedFile(path=batch_path, text=fill_skeleton(f"{kind}.sbatch", **slots), executable=True),

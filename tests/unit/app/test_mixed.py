@@ -115,7 +115,7 @@ def test_prices_in_two_currencies_cannot_be_compared(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "more", ["launch: {launcher: slurm}", 'launch: {command: "train.py --c {deepspeed_config}"}'], ids=["slurm", "own"]
+    "more", ["launch: {launcher: srun}", 'launch: {command: "train.py --c {deepspeed_config}"}'], ids=["srun", "own"]
 )
 def test_pipelines_are_left_out_where_nothing_keeps_their_order(tmp_path: Path, more: str) -> None:
     chosen, options = choose_use(_job(tmp_path, FAST, SLOW, more=more))
@@ -130,12 +130,12 @@ def test_different_numbers_of_gpus_a_node_are_planned_one_by_one(tmp_path: Path)
     assert chosen.words.endswith("alone")
 
 
-def test_slurm_is_refused_for_a_pipeline_over_groups(tmp_path: Path) -> None:
+def test_kubernetes_is_refused_for_a_pipeline_over_groups(tmp_path: Path) -> None:
     _, options = choose_use(_job(tmp_path, FAST, SLOW))
     pipeline = _by_words(options, "then 1 x 8 x a100")
     assert pipeline.candidate is not None
     with pytest.raises(NotExpressible, match="cannot be started this way"):
-        render_launch(pipeline.job, pipeline.candidate, launcher=Launcher.SLURM)
+        render_launch(pipeline.job, pipeline.candidate, launcher=Launcher.KUBERNETES)
 
 
 @pytest.mark.parametrize("mode", [TrialMode.REAL, TrialMode.EMULATED])

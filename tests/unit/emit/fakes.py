@@ -22,16 +22,20 @@ with open(os.environ["FAKE_CALLS"], "a") as calls:
 # Slurm, reduced to what the scripts rely on: the batch script is copied before it runs, and srun starts its command.
 _SBATCH = """#!/usr/bin/env bash
 set -e
+while [[ $1 == --* ]]; do shift; done
 cp -- "$1" "$FAKE_SPOOL/slurm_script"
 shift
 SLURM_JOB_NODELIST='node[1-2]' exec bash "$FAKE_SPOOL/slurm_script" "$@"
 """
 _SRUN = """#!/usr/bin/env bash
 while [[ $1 == --* ]]; do shift; done
-SLURM_NODEID=1 exec "$@"
+SLURM_NODEID=1 SLURMD_NODENAME=${FAKE_NODE:-node2} exec "$@"
 """
 _SCONTROL = """#!/usr/bin/env bash
-printf 'node1\\nnode2\\n'
+case $3 in
+  *'['*) printf 'node1\\nnode2\\n' ;;
+  *) tr ',' '\\n' <<<"$3" ;;
+esac
 """
 
 
