@@ -103,8 +103,9 @@ def load_job(path: Path, overrides: tuple[str, ...] = (), *, cluster: str = "", 
     `cluster`: the label of one of its candidate clusters, where it lists several. InputError says where and how to mend
     it.
     """
-    folder = path.resolve().parent
-    document = choose_cluster(read_source(path, overrides), folder=folder, label=cluster)
+    source = read_source(path, overrides)
+    folder = path.resolve().parent  # Keep: after reading, which says of a link to itself what is wrong
+    document = choose_cluster(source, folder=folder, label=cluster)
     document, taken = with_defaults(document, default_folders() if site_defaults else ())
     refuse_what_is_not_there_yet(document)
     schema = validate(JobSchema, document, what="job file")
