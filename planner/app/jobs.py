@@ -29,17 +29,22 @@ SHORTEST_TRACE_S = 20.0  # importing torch alone takes seconds; beyond that a tr
 _THREE_LINES = re.compile(r"error: (?P<error>.*)\nwhy: (?P<why>.*)\nfix: (?P<fix>.*)\s*\Z", re.DOTALL)
 
 
-def read_job(request: PlanRequest, *, console: Progress) -> tuple[JobSpec, Machine]:
-    """The job of a request, and this machine as its trials find it. Site defaults that it takes are said.
-
-    Raises InputError for anything wrong in the job, its factory included.
-    """
-    job_file = load_job(
+def load_requested(request: PlanRequest) -> JobFile:
+    """The job file of a request, parsed, with its flags laid over it."""
+    return load_job(
         request.job_path,
         request.overrides + _flags(request),
         cluster=request.cluster,
         site_defaults=request.site_defaults,
     )
+
+
+def read_job(request: PlanRequest, *, console: Progress) -> tuple[JobSpec, Machine]:
+    """The job of a request, and this machine as its trials find it. Site defaults that it takes are said.
+
+    Raises InputError for anything wrong in the job, its factory included.
+    """
+    job_file = load_requested(request)
     if job_file.site_defaults:
         console.note(defaults_sentence(job_file.site_defaults))
     traced = trace_factory(job_file) if job_file.factory else None

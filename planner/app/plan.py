@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.app.jobs import read_job
+from planner.app.jobs import load_requested, read_job
 from planner.app.mixed import use_of_mixed
 from planner.app.planning import outline_of, plan_in, prepare
 from planner.app.progress import Progress
 from planner.app.requests import PlanRequest, PlanResult
+from planner.app.submit import is_to_be_submitted, submit_search
 from planner.errors import InputError
 from planner.jobfile import job_hash
 from planner.rundir import RunDir, is_folder
@@ -20,6 +21,9 @@ def plan_job(request: PlanRequest, *, console: Progress) -> PlanResult:
     Raises PlannerError for every expected end that is not a plan; what had ended by then stays in the folder.
     """
     console.stage("read the job")
+    job_file = load_requested(request)
+    if is_to_be_submitted(job_file, request):
+        return submit_search(request, job_file, console=console)
     job, machine = read_job(request, console=console)
     if job.cluster.groups and request.pin:
         raise InputError(

@@ -15,7 +15,6 @@ from types import FrameType
 
 from planner.app.diagnose import diagnose_logs
 from planner.app.diagnose_request import DiagnoseRequest
-from planner.app.jobs import read_planned_job
 from planner.app.requests import SuperviseRequest
 from planner.errors import PlannerError
 from planner.rundir import RunDir, names
@@ -39,14 +38,14 @@ def supervise_run(request: SuperviseRequest) -> int:
     if os.environ.get("MESHPLAN_SUPERVISE") == OFF:
         os.execvp(request.command[0], request.command)  # noqa: S606 - the launch script's own command
     run_dir = RunDir.open(request.plan_dir)
-    plan, job = run_dir.read_plan(), read_planned_job(run_dir)
+    plan = run_dir.read_plan()
     stop = StopFlag()
     _listen(stop)
     supervision = Supervision(
         plan_dir=run_dir.path,
         command=request.command,
         fallbacks=tuple(fallback.folder for fallback in plan.fallbacks),
-        checkpoint_dir=job.training.checkpoint_dir,
+        checkpoint_dir=_checkpoint_dir(run_dir),
         environment=dict(os.environ),
         on_stderr=request.on_stderr,
         is_first_node=request.node_rank == 0,
@@ -58,6 +57,12 @@ def supervise_run(request: SuperviseRequest) -> int:
         pause=lambda seconds: _pause(seconds, stop),
     )
     return Supervisor(supervision, peers, ports, stop).run()
+
+
+def _checkpoint_dir(run_dir: RunDir) -> str:
+    """Where the trainer saves, as its task says: from the plan folder, wherever that was moved. "" for nowhere."""
+    named = str(json.loads(run_dir.read_text(names.TASK))["training"]["checkpoint_dir"])
+    return str(run_dir.path / named) if named else ""
 
 
 def _peers(run_dir: RunDir, request: SuperviseRequest) -> SharedFolder:

@@ -5,8 +5,10 @@ Owns what goes into which file. `plan.yaml` is written last: a folder that has o
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +74,7 @@ def write_plan_folder(run_dir: RunDir, parts: PlanParts) -> tuple[Plan, ReportIn
     moment it stands beside files that are not its own."""
     job = parts.job
     plan = plan_of(parts)
-    emitted = (*emitted_files(plan, parts), *_conversion(plan, job))
+    emitted = (*emitted_files(plan, parts, plan_dir=run_dir.path), *_conversion(plan, job))
     report = report_input(plan, parts.selection, draft=parts.draft, run_dir=run_dir, files=emitted)
     files = (
         *emitted,
@@ -93,14 +95,15 @@ def _forget_survival(run_dir: RunDir) -> None:
     run_dir.file(names.SURVIVE_SCRIPT).unlink(missing_ok=True)
 
 
-def emitted_files(plan: Plan, parts: PlanParts) -> tuple[EmittedFile, ...]:
-    """What a run is started from."""
+def emitted_files(plan: Plan, parts: PlanParts, *, plan_dir: Path | None = None) -> tuple[EmittedFile, ...]:
+    """What a run is started from. With a `plan_dir` checkpoints that lie in there go where it goes."""
     job, candidate, version = parts.job, plan.candidate, deepspeed_version(parts.machine)
     promise = run_promise(plan.promise, plan.estimate)
+    trained = portable_job(job, plan_dir) if plan_dir is not None else job
     return (
         EmittedFile(path=names.DS_CONFIG, text=render_ds_config_text(candidate, job=job, deepspeed_version=version)),
-        EmittedFile(path=names.TASK, text=render_task_text(candidate, job=job, promise=promise)),
-        *fallback_files(parts.fallbacks, job=job, machine=parts.machine),
+        EmittedFile(path=names.TASK, text=render_task_text(candidate, job=trained, promise=promise)),
+        *fallback_files(parts.fallbacks, job=trained, machine=parts.machine),
         *launch_files(job, candidate, script=names.LAUNCH),
     )
 
@@ -115,6 +118,16 @@ def _conversion(plan: Plan, job: JobSpec) -> tuple[EmittedFile, ...]:
 def conversion_script(job: JobSpec, candidate: Candidate) -> EmittedFile:
     """The script that makes a checkpoint of another layout fit for the candidate."""
     return render_conversion(job, candidate, paths=launch_paths(CONVERT_SCRIPT))
+
+
+def portable_job(job: JobSpec, plan_dir: Path) -> JobSpec:
+    """The job as the trainer, which starts in the plan folder, is told of it: checkpoints that lie inside the folder
+    are named from there, so that they go where the folder goes. Any other place keeps its absolute name."""
+    checkpoints = Path(os.path.normpath(job.training.checkpoint_dir))
+    if not job.training.checkpoint_dir or not checkpoints.is_relative_to(plan_dir.resolve()):
+        return job
+    inside = checkpoints.relative_to(plan_dir.resolve())
+    return replace(job, training=replace(job.training, checkpoint_dir=str(inside)))
 
 
 def write_files(run_dir: RunDir, files: Iterable[EmittedFile]) -> tuple[Path, ...]:

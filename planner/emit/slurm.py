@@ -27,8 +27,8 @@ from planner.spec import Candidate, DeviceKind, JobSpec, Launcher
 
 _OPTION_NAME = re.compile(r"[a-z][a-z0-9-]*\Z")
 OWNED = frozenset({"nodes", "ntasks", "ntasks-per-node"})  # the plan's layout decides these
-_GPU_OPTIONS = frozenset({"gres", "gpus", "gpus-per-node"})
-_CPU_OPTIONS = frozenset({"exclusive", "cpus-per-task", "oversubscribe"})
+GPU_OPTIONS = frozenset({"gres", "gpus", "gpus-per-node"})
+CPU_OPTIONS = frozenset({"exclusive", "cpus-per-task", "oversubscribe"})
 
 
 def render_slurm(
@@ -94,11 +94,11 @@ def directives(job: JobSpec, shape: NodeShape, *, in_plan_dir: bool, tasks_per_n
     """The `#SBATCH` lines: the plan's, then the job's. Raises InputError for an option that Slurm would misread."""
     chosen = {name.replace("_", "-"): value for name, value in job.launch.slurm}
     for name, value in chosen.items():
-        _check_option(name, value)
+        check_option(name, value)
     lines = {"job-name": _job_name(job), "nodes": str(shape.nodes), "ntasks-per-node": str(tasks_per_node)}
-    if job.cluster.gpu.device is DeviceKind.CUDA and not _GPU_OPTIONS & chosen.keys():
+    if job.cluster.gpu.device is DeviceKind.CUDA and not GPU_OPTIONS & chosen.keys():
         lines["gpus-per-node"] = str(shape.processes_per_node)
-    if not _CPU_OPTIONS & chosen.keys():
+    if not CPU_OPTIONS & chosen.keys():
         lines["exclusive"] = ""  # one task a node otherwise gets one core for all its ranks
     if in_plan_dir:
         lines["output"] = "logs/slurm-%j.out"  # the start script submits from the plan folder
@@ -110,7 +110,8 @@ def _job_name(job: JobSpec) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", job.model.name).strip("-")[:60] or "meshplan"
 
 
-def _check_option(name: str, value: str) -> None:
+def check_option(name: str, value: str) -> None:
+    """Raise InputError for an option of sbatch that the plan decides, or that the batch script could not carry."""
     if name == "gpus-per-task" and value not in ("", "0"):
         raise InputError(
             f"slurm.gpus-per-task={value} would hide a node's GPUs from its ranks",

@@ -18,6 +18,7 @@ from planner.catalog import (
 )
 from planner.catalog.hardware import chosen_link, failure_figures, gib_to_bytes, mixed_request, nodes_request
 from planner.catalog.hardware_schema import PriceFigures
+from planner.catalog.hostfile import Host, read_hostfile, slots_of_each
 from planner.errors import InputError
 from planner.jobfile.machine import MachineFacts
 from planner.jobfile.schema import ClusterSection
@@ -42,6 +43,9 @@ def cluster_of(
     if section.groups is not None:
         return _mixed(section, by_gpu=by_gpu)
     request = _with_section(_source(section, folder=folder, machine=machine), section)
+    hosts = hosts_of(section, folder=folder)
+    if hosts:
+        request = replace(request, nodes=len(hosts), gpus_per_node=hosts[0].slots)
     if section.gpu == THIS_MACHINE and machine is not None and (request.gpus_per_node or 0) > machine.num_devices:
         raise InputError(
             f"cluster.gpus_per_node is {request.gpus_per_node}, but this machine has {machine.num_devices}",
@@ -53,6 +57,16 @@ def cluster_of(
     elif request.price is None:
         request = replace(request, price=by_gpu.get(request.gpu.name))
     return resolve_cluster(request)
+
+
+def hosts_of(section: ClusterSection, *, folder: Path) -> tuple[Host, ...]:
+    """The nodes by name, where the section has a hostfile; all with the same number of slots."""
+    if section.hostfile is None:
+        return ()
+    path = folder / section.hostfile
+    hosts = read_hostfile(path)
+    slots_of_each(hosts, label=str(path))
+    return hosts
 
 
 def _mixed(section: ClusterSection, *, by_gpu: Mapping[str, PriceFigures]) -> ClusterSpec:

@@ -40,6 +40,7 @@ def dump_job(job: JobSpec) -> str:
             "steps": trials["steps"],
             "timeout": trials["timeout_s"],
             "sampler": trials["sampler"],
+            **({"submit": trials["submit"]} if trials["submit"] != "here" else {}),
         },
         "launch": _launch(job),
     }
@@ -154,6 +155,8 @@ def _launch(job: JobSpec) -> dict[str, Any]:
         section["folder"] = launch.folder or "."
     if launch.base_config_json:
         section["deepspeed_config"] = json.loads(launch.base_config_json)
+    if launch.hosts:
+        section["hosts"] = [f"{host} slots={slots}" for host, slots in launch.hosts]
     if launch.python_path:
         section["python_path"] = list(launch.python_path)
     for key, pairs in (

@@ -168,6 +168,15 @@ def parse_folders(value: Any) -> tuple[str, ...]:
     return tuple(folders)
 
 
+def parse_host_lines(value: Any) -> tuple[str, ...]:
+    """A list of `host slots=N`."""
+    if isinstance(value, list) and value and all(isinstance(line, str) for line in value):
+        return tuple(value)
+    raise complain(
+        f"must be a list of hosts, found {describe(value)}", fix="name a hostfile: cluster: {hostfile: FILE}"
+    )
+
+
 def parse_own_config(value: Any) -> Any:
     """A path, or the config itself."""
     if (isinstance(value, str) and 0 < len(value) <= 4096 and "\0" not in value) or isinstance(value, dict):
@@ -198,6 +207,9 @@ class LaunchSection(StrictModel):
     )
     deepspeed_config: Annotated[Any, BeforeValidator(parse_own_config)] = Field(
         default=None, description="a DeepSpeed config of one's own, over which the plan lays its keys"
+    )
+    hosts: Annotated[tuple[str, ...] | None, BeforeValidator(parse_host_lines)] = Field(
+        default=None, description="the nodes by name, as the planner writes them from cluster.hostfile"
     )
     master_port: int = Field(default=29500, ge=1, le=65_535, description="the port where ranks meet")
     python_path: Annotated[tuple[str, ...], BeforeValidator(parse_folders)] | None = Field(

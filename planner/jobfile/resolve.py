@@ -17,10 +17,11 @@ from planner.catalog import load_model, model_from_config, read_model_config
 from planner.catalog.documents import Document
 from planner.catalog.entries import default_folders
 from planner.catalog.generic import MODEL_TYPE as GENERIC
+from planner.catalog.hostfile import parse_hosts
 from planner.catalog.strict import validate
 from planner.errors import InputError
 from planner.jobfile.choices import ClusterChoice, choose_cluster, cluster_choices
-from planner.jobfile.cluster import THIS_MACHINE, cluster_of
+from planner.jobfile.cluster import THIS_MACHINE, cluster_of, hosts_of
 from planner.jobfile.launch_schema import LaunchSection
 from planner.jobfile.machine import MachineFacts
 from planner.jobfile.not_yet import refuse_what_is_not_there_yet
@@ -361,6 +362,7 @@ def _trials(schema: JobSchema) -> TrialPolicy:
         steps=section.steps,
         timeout_s=section.timeout,
         sampler=section.sampler,
+        submit=section.submit,
     )
 
 
@@ -387,7 +389,16 @@ def _launch(schema: JobSchema, *, folder: Path, python_path: tuple[str, ...]) ->
         script_kind=script_kind(section, folder=start) if section.command else ScriptKind.DEEPSPEED,
         folder=str(start) if section.command else "",
         base_config_json=own_config_json(section, folder=folder),
+        hosts=_hosts(schema, folder=folder),
     )
+
+
+def _hosts(schema: JobSchema, *, folder: Path) -> tuple[tuple[str, int], ...]:
+    """The nodes by name: from the cluster's hostfile or, in a job that the planner wrote out, from there."""
+    hosts = hosts_of(schema.cluster, folder=folder)
+    if schema.launch.hosts:
+        hosts = parse_hosts(schema.launch.hosts, label="launch.hosts")
+    return tuple((host.name, host.slots) for host in hosts)
 
 
 def _refuse_idle_keys(section: LaunchSection) -> None:

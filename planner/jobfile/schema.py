@@ -93,6 +93,9 @@ class ClusterSection(StrictModel):
     inter_node_link: LinkOption = Field(default=None, description="the network between nodes, one GPU's share")
     host_memory_gib: float | None = Field(default=None, gt=0, le=1e6, description="memory of one node's host, in GiB")
     memory_gib: float | None = Field(default=None, gt=0, le=1e6, description="cap on the memory of one rank, in GiB")
+    hostfile: PathText | None = Field(
+        default=None, description="the deepspeed launcher's hostfile, relative to the job file: nodes and their slots"
+    )
     groups: Groups | None = Field(
         default=None, description="groups of alike nodes, each with gpu and nodes, in the order of the nodes"
     )
@@ -111,6 +114,9 @@ class ClusterSection(StrictModel):
             found = "has " + " and ".join(said) if said else "says no hardware"
             raise complain(found, fix="write exactly one of gpu:, name: (a catalog cluster), file: or groups:")
         refuse_beside_groups(self)
+        counted = [key for key in ("nodes", "gpus_per_node") if getattr(self, key) is not None]
+        if self.hostfile is not None and counted:
+            raise complain(f"has {counted[0]} beside hostfile", fix=f"remove {counted[0]}: the hostfile says it")
         others = [key for key in type(self).model_fields if key not in said and getattr(self, key) is not None]
         several = ["nodes"] if self.nodes is not None and len(self.nodes) > 1 else []
         if self.resolved is not None and others != several:

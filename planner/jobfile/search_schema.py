@@ -178,7 +178,15 @@ class SearchSection(StrictModel):
 
 
 TrialModeWord = Annotated[TrialMode, BeforeValidator(word_parser(TrialMode))]
+SUBMISSIONS = ("here", "slurm")
 SAMPLERS = ("guided", "tpe", "random")
+
+
+def parse_submit(value: Any) -> str:
+    """Where the search runs."""
+    if value in SUBMISSIONS:
+        return str(value)
+    raise complain(f"must be one of {', '.join(SUBMISSIONS)}, found {describe(value)}", fix="leave it out for here")
 
 
 def parse_sampler(value: Any) -> str:
@@ -196,4 +204,7 @@ class TrialsSection(StrictModel):
     timeout: Duration = Field(default=120.0, description="the time one trial may take, such as 120s")
     sampler: Annotated[str, BeforeValidator(parse_sampler)] = Field(
         default="guided", description="guided, tpe or random"
+    )
+    submit: Annotated[str, BeforeValidator(parse_submit)] = Field(
+        default="here", description="here, or slurm: the whole search as one Slurm job, from a node without GPUs"
     )

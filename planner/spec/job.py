@@ -100,6 +100,7 @@ class TrialPolicy:
     steps: int = 5  # timed steps, after the warm-up step
     timeout_s: float = 120.0  # of one trial
     sampler: str = "guided"  # guided | tpe | random
+    submit: str = "here"  # here | slurm: the whole search as one Slurm job
 
 
 @record
