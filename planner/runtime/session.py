@@ -24,6 +24,7 @@ from planner.runtime.fresh_optimizer import take_back_setup_step
 from planner.runtime.gradient_norm import mark_gradients
 from planner.runtime.grid import TensorGroup, coordinates_of, make_grid, require_world, tensor_group_of
 from planner.runtime.models import build_model
+from planner.runtime.optimizer_handover import settle_loaded_optimizer
 from planner.runtime.prefetch import Prefetcher
 from planner.runtime.schedule import WarmupCosine
 from planner.runtime.whole import FactorySamples
@@ -229,7 +230,10 @@ class TrainingSession:
         damaged, of another layout, or of a run whose samples differ.
         """
         self._on_phase(Phase.CHECKPOINT_LOAD)
-        return load_checkpoint(self.engine, self._task, Path(directory))
+        found = load_checkpoint(self.engine, self._task, Path(directory))
+        if found:
+            settle_loaded_optimizer(self.engine.optimizer)
+        return found
 
     def close(self) -> None:
         """Let go of the model and the engine, so that their memory can be reused."""
