@@ -1,4 +1,4 @@
-"""The last of the fallbacks: a checkpoint of a run whose optimizer was on the device goes on with one in host memory."""
+"""The last of the fallbacks: a checkpoint of a run with its optimizer on the device goes on with one in host memory."""
 
 from __future__ import annotations
 
