@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -47,6 +48,6 @@ def entries(view: ConfigView) -> Iterator[Entry]:
 
 
 def shown(value: Any) -> str:
-    """A value for a message, cut short."""
-    text = repr(value)
+    """A value for a message, cut short; as JSON spells it, not Python."""
+    text = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -604,3 +604,13 @@ def test_renamed_key_keeps_its_value() -> None:
     (finding,) = [item for item in check_config(old, context()) if item.code == "key-removed"]
     assert finding.patch == {"aio": {"thread_count": None, "intra_op_parallelism": 4}}
     assert "intra_op_parallelism" in finding.fix
+
+
+def test_values_are_shown_as_json_spells_them() -> None:
+    arguments = {"fp16": True, "bf16": False}
+    findings = check_config(config(bf16={"enabled": True}), context(trainer_args=arguments, **TRAINER))
+    (finding,) = [item for item in findings if item.key == "bf16.enabled" and item.code == "trainer-mismatch"]
+    assert (finding.message, finding.fix) == (
+        "the file says true, the Trainer's bf16 is false",
+        'write "auto" here, or false',
+    )
