@@ -78,8 +78,6 @@ def stage_work(shape: StageShape, *, axes: Axes, inputs: Inputs) -> Work:
     loss_s = loss_traffic_bytes(axes, model=model, profile=profile) * shape.has_head / bandwidth
     head_s = head_flops / (product_rate * sixteen / peak)
     forward_s = matmul_s * _FORWARD_SHARE * 3.0 + attention_s + traffic_s
-    moved = _head_share(shape, axes=axes, profile=profile)
-    head_s, loss_s = head_s * moved, loss_s * moved
     selective_s = attention_s if profile.recomputes_attention_core else traffic_s
     is_selective = axes.checkpointed_layers == SELECTIVE_CHECKPOINTING
     again = 1.0 + (0.0 if inputs.training.lora_rank else inputs.training.trainable_fraction)
@@ -94,13 +92,6 @@ def stage_work(shape: StageShape, *, axes: Axes, inputs: Inputs) -> Work:
         recompute=layers * np.where(is_selective, selective_s, recomputed_share(axes, layers=layers) * forward_s),
         flops=layers * ((1.0 + again) * layer_flops + 3.0 * attention_flops) + (1.0 + again) * head_flops,
     )
-
-
-def _head_share(shape: StageShape, *, axes: Axes, profile: RuntimeProfile) -> FloatColumn:
-    """How much of the head's time the last stage has on top of its layers: all, or, where stages are shared out by
-    cost, about half (whole layers are moved, so the head is never quite made up for)."""
-    moves = profile.balances_stages & (axes.pipeline > 1) & (shape.index == axes.pipeline - 1)
-    return np.where(moves, 0.5, 1.0)
 
 
 def _attention_fraction(axes: Axes, *, peak: FloatColumn, profile: RuntimeProfile, has_flash: bool) -> FloatColumn:

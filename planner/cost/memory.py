@@ -126,7 +126,7 @@ def _flat_copies(axes: Axes, *, inputs: Inputs) -> FloatColumn:
 
 
 def _first_stage(axes: Axes, *, inputs: Inputs) -> tuple[StageShape, RankParameters]:
-    shape = stage_shape(FIRST, axes=axes, model=inputs.model)
+    shape = stage_shape(FIRST, axes=axes, model=inputs.model, by_cost=inputs.profile.balances_stages)
     return shape, rank_parameters(shape, axes=axes, inputs=inputs)
 
 

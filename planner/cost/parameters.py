@@ -32,22 +32,21 @@ class StageShape:
     in_flight: FloatColumn  # micro-batches whose activations live together, as a share of a whole stage
 
 
-def stage_shape(stage: int, *, axes: Axes, model: ModelSpec) -> StageShape:
+def stage_shape(stage: int, *, axes: Axes, model: ModelSpec, by_cost: bool = False) -> StageShape:
     """Layers and micro-batches in flight of the first, second or last stage.
 
-    Layers: base = L div p, the L mod p remaining ones go to the stages after the first (`partition_layers`).
     In flight under 1F1B: min(m, p - i); interleaved with v chunks: min(m, (2 (p - 1 - i) + (v - 1) p + 1) / v)
     (Narayanan et al. 2021, arXiv 2104.04473, section 2.2; Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.3).
+    `by_cost`: see `_layers_by_cost`; otherwise layers are shared out by number (`partition_layers`).
     """
     pipeline = axes.pipeline
-    base = np.floor(model.num_layers / pipeline)
-    extra = model.num_layers - base * pipeline
+    first, second, last = _layers_by_cost(axes, model=model) if by_cost else _layers_by_number(axes, model=model)
     if stage == FIRST:
-        index, layers, exists = np.zeros_like(pipeline), base, np.ones(len(axes), dtype=np.bool_)
+        index, layers, exists = np.zeros_like(pipeline), first, np.ones(len(axes), dtype=np.bool_)
     elif stage == SECOND:
-        index, layers, exists = np.ones_like(pipeline), base + (extra >= 1), pipeline > 2
+        index, layers, exists = np.ones_like(pipeline), second, pipeline > 2
     else:
-        index, layers, exists = pipeline - 1, base + ((extra >= pipeline - 1) & (extra > 0)), pipeline > 1
+        index, layers, exists = pipeline - 1, last, pipeline > 1
     plain = pipeline - index
     interleaved = (2.0 * (pipeline - 1 - index) + (axes.virtual - 1) * pipeline + 1) / axes.virtual
     in_flight = np.where(axes.virtual > 1, interleaved, plain)
@@ -61,6 +60,24 @@ def stage_shape(stage: int, *, axes: Axes, model: ModelSpec) -> StageShape:
         exists=exists,
         in_flight=in_flight,
     )
+
+
+def _layers_by_number(axes: Axes, *, model: ModelSpec) -> tuple[FloatColumn, FloatColumn, FloatColumn]:
+    """base = L div p; the L mod p remaining layers go to the stages after the first."""
+    base = np.floor(model.num_layers / axes.pipeline)
+    extra = model.num_layers - base * axes.pipeline
+    return base, base + (extra >= 1), base + ((extra >= axes.pipeline - 1) & (extra > 0))
+
+
+def _layers_by_cost(axes: Axes, *, model: ModelSpec) -> tuple[FloatColumn, FloatColumn, FloatColumn]:
+    """Blocks in order until a stage's share of all weights in products, the head's among them, is passed: the block
+    that passes it stays, so that the first stage has the most layers (nanotron, models/base.py, `build_model`)."""
+    counts, whole = model.counts, float(model.num_layers)
+    layer = max(counts.attention_per_layer + counts.mlp_per_layer, 1)
+    share = (whole + model.hidden_size * model.vocab_size / layer) / axes.pipeline  # in layers
+    first, second = (np.minimum(np.floor(stages * share) + 1.0, whole) for stages in (1.0, 2.0))
+    before_last = np.minimum(np.floor((axes.pipeline - 1.0) * share) + 1.0, whole)
+    return np.where(axes.pipeline > 1, first, whole), second - first, whole - before_last
 
 
 @record

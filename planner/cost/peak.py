@@ -47,9 +47,13 @@ class Peak:
 def worst_peak(axes: Axes, *, inputs: Inputs) -> Peak:
     """Maximum over the representative stages: first, second and last (with 1F1B the stages between hold no more layers
     and fewer micro-batches than the second)."""
-    worst = stage_peak(stage_shape(FIRST, axes=axes, model=inputs.model), axes=axes, inputs=inputs)
+    worst = stage_peak(
+        stage_shape(FIRST, axes=axes, model=inputs.model, by_cost=inputs.profile.balances_stages),
+        axes=axes,
+        inputs=inputs,
+    )
     for stage in LATER_STAGES:
-        shape = stage_shape(stage, axes=axes, model=inputs.model)
+        shape = stage_shape(stage, axes=axes, model=inputs.model, by_cost=inputs.profile.balances_stages)
         if not shape.exists.any():
             continue
         peak = stage_peak(shape, axes=axes, inputs=inputs)

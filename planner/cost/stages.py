@@ -44,7 +44,9 @@ def stage_profiles(
     columns = columns_of((candidate,), gpus_per_node=cluster.gpus_per_node)
     axes = axes_of(columns, model=model, training=training, cluster=cluster)
     inputs = inputs_of(model=model, training=training, cluster=cluster, profile=profile, calibration=calibration)
-    shapes = [stage_shape(stage, axes=axes, model=model) for stage in (FIRST, *LATER_STAGES)]
+    shapes = [
+        stage_shape(stage, axes=axes, model=model, by_cost=profile.balances_stages) for stage in (FIRST, *LATER_STAGES)
+    ]
     return tuple(_profile(shape, axes=axes, inputs=inputs) for shape in shapes if shape.exists[0])
 
 

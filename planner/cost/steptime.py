@@ -12,7 +12,7 @@ from planner.cost.compute import Work, recomputed_share, stage_work
 from planner.cost.inputs import Inputs
 from planner.cost.layer_tensors import modules_with_weights
 from planner.cost.links import Group, Network, all_reduce_s, all_to_all_s, ring_gather_s, send_s
-from planner.cost.parameters import FIRST, LATER_STAGES, StageShape, rank_parameters, stage_shape
+from planner.cost.parameters import FIRST, LAST, LATER_STAGES, SECOND, StageShape, rank_parameters, stage_shape
 from planner.cost.profile import RuntimeProfile
 from planner.spec._record import record
 from planner.spec.columns import FloatColumn
@@ -58,18 +58,17 @@ class StageTime:
 def step_time(axes: Axes, *, inputs: Inputs) -> StepColumns:
     """Seconds of one optimizer step of every candidate.
 
-    1F1B: the slowest stage works m micro-batches; the others' first and last passes are the bubble,
-    (p - 1) / (m v) of that work (Narayanan et al. 2021, arXiv 2104.04473, section 2.2).
+    1F1B: the slowest stage works m micro-batches; the bubble is one micro-batch's pass through all others, / v with v
+    chunks: (p - 1) / v micro-batches where stages are equal (Narayanan et al. 2021, arXiv 2104.04473, section 2.2).
     """
-    slowest, total_flops = _slowest_stage(axes, inputs=inputs)
+    slowest, passing_s = _stage_times(axes, inputs=inputs)
     m = axes.accumulation
-    work = m * slowest.micro_batch
-    bubble = (axes.pipeline - 1) / (m * axes.virtual) * work
+    bubble = (passing_s - slowest.micro_batch) / axes.virtual
     hidden = inputs.profile.overlaps_sends & (axes.virtual > 1)
     rounds = np.where(hidden, 0.0, m) + axes.pipeline - 1
     pipeline = np.where(axes.pipeline > 1, rounds * axes.virtual * slowest.sends, 0.0)
     pipeline = pipeline + m * axes.virtual * _stalls_s(axes, inputs=inputs)
-    whole = stage_shape(FIRST, axes=axes, model=inputs.model)
+    whole = stage_shape(FIRST, axes=axes, model=inputs.model, by_cost=inputs.profile.balances_stages)
     data = data_parallel_s(whole, axes=axes, inputs=inputs, backward_s=m * (slowest.compute + slowest.recompute))
     optimizer, offload = update_s(whole, axes=axes, inputs=inputs)
     parts = {
@@ -85,7 +84,7 @@ def step_time(axes: Axes, *, inputs: Inputs) -> StepColumns:
     }
     parts = {name: value * inputs.calibration.time_factor(name) for name, value in parts.items()}
     total = sum(parts.values(), start=np.zeros(len(axes)))
-    return StepColumns(parts=parts, total=total, model_flops=total_flops)
+    return StepColumns(parts=parts, total=total, model_flops=_model_flops(axes, inputs=inputs))
 
 
 def network_of(profile: RuntimeProfile) -> Network:
@@ -101,14 +100,24 @@ def _stalls_s(axes: Axes, *, inputs: Inputs) -> FloatColumn:
     return profile.stalled_send_s * 2.0 * np.minimum(axes.pipeline - 1.0, 2.0) * is_large
 
 
-def _slowest_stage(axes: Axes, *, inputs: Inputs) -> tuple[StageTime, FloatColumn]:
-    """The stage whose micro-batch takes longest, and the model FLOP of a step over all ranks."""
-    slowest = stage_time(stage_shape(FIRST, axes=axes, model=inputs.model), axes=axes, inputs=inputs)
+def _stage_times(axes: Axes, *, inputs: Inputs) -> tuple[StageTime, FloatColumn]:
+    """The stage whose micro-batch takes longest, and the seconds of one micro-batch on all stages one after the other.
+
+    The stages between first and last are alike but for their layers: the second's time by layers.
+    """
+    by_cost = inputs.profile.balances_stages
+    shapes = [stage_shape(stage, axes=axes, model=inputs.model, by_cost=by_cost) for stage in (FIRST, *LATER_STAGES)]
+    first, second, last = shapes
+    slowest = stage_time(first, axes=axes, inputs=inputs)
+    passing_s = slowest.micro_batch
+    between = np.maximum(inputs.model.num_layers - first.layers - last.layers, 0.0)
+    copies = {SECOND: between / np.maximum(second.layers, 1.0), LAST: np.ones(len(axes))}
     for stage in LATER_STAGES:
-        shape = stage_shape(stage, axes=axes, model=inputs.model)
+        shape = shapes[stage]
         if not shape.exists.any():
             continue
         time = stage_time(shape, axes=axes, inputs=inputs)
+        passing_s = passing_s + np.where(shape.exists, time.micro_batch * copies[stage], 0.0)
         slower = shape.exists & (time.micro_batch > slowest.micro_batch)
         slowest = StageTime(
             **{
@@ -116,12 +125,12 @@ def _slowest_stage(axes: Axes, *, inputs: Inputs) -> tuple[StageTime, FloatColum
                 for name in ("compute", "recompute", "tensor", "host", "sends")
             }
         )
-    return slowest, _model_flops(axes, inputs=inputs)
+    return slowest, passing_s
 
 
 def _model_flops(axes: Axes, *, inputs: Inputs) -> FloatColumn:
     """FLOP of forward and backward of the whole model on the whole global batch, recompute not counted."""
-    whole = stage_shape(0, axes=axes, model=inputs.model)
+    whole = stage_shape(0, axes=axes, model=inputs.model, by_cost=inputs.profile.balances_stages)
     everything = StageShape(
         index=whole.index,
         layers=np.full(len(axes), float(inputs.model.num_layers)),
