@@ -101,7 +101,9 @@ def test_pipeline_bubble_shrinks_with_accumulation() -> None:
     result = estimates(pipeline_parallel_size=4, gradient_accumulation_steps=[4, 64])
     share = result.bubble_s / result.step_time_s
     assert share[1] < share[0] / 4
-    assert result.bubble_s[0] == pytest.approx(3 / 4 * (result.compute_s[0] + result.host_s[0]))
+    assert result.bubble_s[0] == pytest.approx(result.bubble_s[1])  # one pass through the stages, however many follow
+    equal_stages_s = 3 / 4 * (result.compute_s[0] + result.host_s[0])
+    assert 0.7 * equal_stages_s < result.bubble_s[0] < equal_stages_s  # the last has the head, the others wait less
 
 
 def test_tensor_parallelism_splits_the_vocabulary_only_where_the_runtime_does() -> None:

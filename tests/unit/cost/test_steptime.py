@@ -9,6 +9,8 @@ import pytest
 
 from planner.catalog import load_gpu, load_link, load_model
 from planner.cost import estimate_columns
+from planner.cost.axes import axes_of
+from planner.cost.parameters import FIRST, LAST, SECOND, stage_shape
 from tests.unit.cost.samples import BILLION, cluster, columns, estimates, small_model, training
 
 
@@ -89,3 +91,15 @@ def test_slow_network_between_nodes_shows_in_data_parallel_time() -> None:
     fast = estimate_columns(rows, model=BILLION, training=training(), cluster=cluster())
     poor = estimate_columns(rows, model=BILLION, training=training(), cluster=slow)
     assert poor.data_parallel_s[0] > 5 * fast.data_parallel_s[0]
+
+
+def test_stages_shared_out_by_cost_leave_the_head_its_room() -> None:
+    model = small_model(num_hidden_layers=16, vocab_size=16_000)  # the head weighs as much as six layers
+    axes = axes_of(columns(pipeline_parallel_size=[1, 2, 4]), model=model, training=training(), cluster=cluster())
+    shapes = [stage_shape(stage, axes=axes, model=model, by_cost=True) for stage in (FIRST, SECOND, LAST)]
+    first, second, last = (shape.layers.tolist() for shape in shapes)
+    weights = model.counts.attention_per_layer + model.counts.mlp_per_layer
+    assert 5.5 < model.hidden_size * model.vocab_size / weights < 6.0
+    assert first == [16, 11, 6]
+    assert last[1:] == [5, 0]
+    assert second[2] in (5, 6)
