@@ -168,6 +168,19 @@ def _refuse_missing_data(job: JobSpec) -> None:
             why="training.data.path names it, and trials read from it",
             fix="correct the path, or leave training.data out for synthetic tokens",
         )
+    run = job.training.run
+    if run.eval_path and not _is_readable_file(Path(run.eval_path)):
+        raise InputError(
+            f"there is no token file {run.eval_path} that can be read",
+            why="training.data.eval_path names it, and the run would end at its first evaluation",
+            fix="correct the path, or leave eval_path out",
+        )
+    if run.pretrained and not Path(run.pretrained).is_dir():
+        raise InputError(
+            f"there is no folder {run.pretrained}",
+            why="training.pretrained names it, and trials start from its weights",
+            fix="correct the path, or leave pretrained out to start from random weights",
+        )
 
 
 def _is_readable_file(path: Path) -> bool:

@@ -194,6 +194,7 @@ def run_layouts(tasks: dict[str, TrialTask], folder: Path) -> dict[str, list[dic
 
 def _train(rank: int, task: TrialTask, meeting: str) -> dict[str, Any]:
     from planner.runtime.distributed import start_distributed
+    from planner.runtime.evaluation import Evaluation
     from planner.runtime.export import export_model
     from planner.runtime.session import build_session
 
@@ -211,7 +212,10 @@ def _train(rank: int, task: TrialTask, meeting: str) -> dict[str, Any]:
         session.save_checkpoint(folder)
     if folder.endswith(EXPORTED):
         export_model(session, task, Path(folder) / "model")
-    return {"losses": losses, "sequences": sequences, "skipped": session.skipped_steps}
+    result = {"losses": losses, "sequences": sequences, "skipped": session.skipped_steps}
+    if task.training.run.eval_path:
+        result["evaluated"] = Evaluation(session, task).loss()
+    return result
 
 
 def _rank_main(rank: int, task: TrialTask, place: Path) -> None:
