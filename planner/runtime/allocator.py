@@ -21,4 +21,6 @@ def settle_allocator(task: TrialTask) -> None:
     os.environ.update(ALLOCATOR_ENVIRONMENT)
     torch: Any = sys.modules.get("torch")
     if torch is not None:  # a forked child of the warm worker: torch may have read the environment at its import
-        torch.cuda.memory._set_allocator_settings(ALLOCATOR_ENVIRONMENT[0][1])
+        older: Any = getattr(torch.cuda.memory, "_set_allocator_settings", None)
+        setter = getattr(torch._C, "_accelerator_setAllocatorSettings", older)  # torch 2.9 and newer
+        setter(ALLOCATOR_ENVIRONMENT[0][1])

@@ -179,7 +179,7 @@ def _measure(seat: RankSeat, task: TrialTask, meter: Meter, clock: PhaseClock) -
     checks = task.check_checkpoint and not steps.stopped_early
     checkpoint = _check_checkpoint(session, seat, meter) if checks else None
     if task.profile_dir and not steps.stopped_early:
-        write_profile(session, Path(task.profile_dir), rank=seat.rank, note=lambda text: print(f"[profile] {text}"))
+        _profile(session, Path(task.profile_dir), rank=seat.rank)
     sections = [building, stepping] + ([checkpoint] if checkpoint else [])
     clock.enter(Phase.FINISH)
     report = RankReport(
@@ -207,6 +207,16 @@ def _measure(seat: RankSeat, task: TrialTask, meter: Meter, clock: PhaseClock) -
         compile_s=_compile_s(task, steps),
     )
     return emulated.complete(report) if emulated is not None else report
+
+
+def _profile(session: TrainingSession, directory: Path, *, rank: int) -> None:
+    """Write the profile. One that cannot be written is told in the log and costs the trial nothing: what it measured,
+    it had measured before."""
+    try:
+        write_profile(session, directory, rank=rank, note=lambda text: print(f"[profile] {text}"))
+    except (RuntimeError, OSError) as problem:
+        print(f"[profile] not written: {type(problem).__name__}: {problem}", file=sys.stderr)
+        traceback.print_exc()
 
 
 def _held(task: TrialTask, meter: Meter) -> Callable[[], int]:

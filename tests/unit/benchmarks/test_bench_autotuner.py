@@ -20,7 +20,7 @@ def test_job_of_our_side_is_planned_with_its_local_axes(tmp_path: Path, model: s
     path.write_text(yaml.safe_dump(job_of(model)))
     job = resolve_job(load_job(path, ("cluster.gpu=h200-sxm-141gb",), site_defaults=False), machine=None, traced=None)
     draft = draft_plan(job)
-    assert len(draft.columns) == 84 and draft.fitting().any()
+    assert len(draft.columns) == 60 and draft.fitting().any()
     assert [axis.name for axis in local_axes(job)] == ["torch_compile", "cross_entropy", "allocator"]
 
 
