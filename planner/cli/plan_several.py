@@ -117,6 +117,7 @@ def _compare(
     """The table at the end; beside it `comparison.md`, where anything was planned."""
     document: dict[str, Any] = {"plans": documents, "comparison": [to_plain(row) for row in rows]}
     if requests[0].dry_run:
+        document["comparison"] = [_would_try(name, result) for name, result in results] + document["comparison"]
         session.print(*_outlook(results, failed=tuple(row for row in rows if row.error)))
     else:
         path = session.use_cases.write_comparison(_common_folder(requests), rows)
@@ -156,6 +157,21 @@ def _shown(rows: tuple[PlannedRow, ...]) -> tuple[RenderableType, ...]:
         else:
             shown.append(Text(one_line(getattr(block, "text", ""))))
     return tuple(shown)
+
+
+def _would_try(name: str, result: PlanResult) -> dict[str, Any]:
+    """A dry run as a row of `comparison`."""
+    outline = result.outline
+    return {
+        "name": name,
+        "plan_dir": str(result.plan_dir),
+        "device_name": outline.device_name,
+        "world_size": outline.world_size,
+        "num_candidates": outline.num_candidates,
+        "max_trials": outline.max_trials,
+        "longest_s": outline.longest_s,
+        "tokens_per_s_by_model": max((one.tokens_per_s for one in outline.first_candidates), default=0.0),
+    }
 
 
 def _outlook(results: list[tuple[str, PlanResult]], *, failed: tuple[PlannedRow, ...]) -> tuple[RenderableType, ...]:

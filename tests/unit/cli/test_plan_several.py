@@ -51,6 +51,8 @@ def test_dry_run_of_several_compares_what_would_be_tried_and_writes_nothing(cli:
     assert run.exit_code == 0
     assert product.compared == []
     assert "legal candidates" in run.out.splitlines()[-3]
+    document = json.loads(cli("plan", "a.yaml", "b.yaml", "--dry-run", "--json", product=product).out)
+    assert [(row["name"], row["num_candidates"]) for row in document["comparison"]] == [("a", 96), ("b", 96)]
 
 
 def test_site_defaults_can_be_left_out(cli: Cli) -> None:
