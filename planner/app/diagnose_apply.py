@@ -14,6 +14,7 @@ from typing import Any
 from planner.app.diagnose_request import AppliedFix, DiagnoseRequest
 from planner.app.diagnose_setting import Given, GivenConfig
 from planner.app.draft import estimate_candidates
+from planner.app.forecast import with_interval
 from planner.app.write import launch_files
 from planner.diagnose.config_change import OUTSIDE_KEYS, config_part, global_batch_kept, laid_over
 from planner.diagnose.config_reading import read_memory_config
@@ -130,6 +131,7 @@ def _to_plan(request: DiagnoseRequest, plan: Plan, job: JobSpec, fix: Fix, numbe
             f"{target} exists", why="the changed plan gets a folder of its own", fix="name a new one with --out"
         )
     version = dict(plan.versions).get("deepspeed", "")
+    job = with_interval(job, candidate, step_time_s=plan.promise.step_time_s)
     files = [
         EmittedFile(path=names.DS_CONFIG, text=render_ds_config_text(candidate, job=job, deepspeed_version=version)),
         EmittedFile(path=names.TASK, text=render_task_text(candidate, job=job)),

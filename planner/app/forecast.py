@@ -5,6 +5,8 @@ Owns the arithmetic over a job. Leaves failures and checkpoints to `cost.failure
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from planner.cost import Target, failures_of
@@ -32,6 +34,15 @@ def target_of(job: JobSpec) -> Target | None:
         failures=failures_of(job.model, training=job.training, cluster=job.cluster, precision=job.ranges.precision[0]),
         gpus_per_node=job.cluster.gpus_per_node,
     )
+
+
+def with_interval(job: JobSpec, candidate: Candidate, *, step_time_s: float) -> JobSpec:
+    """The job with the checkpoint interval that loses the least, where it leaves that to the plan."""
+    training = job.training
+    if not training.checkpoint_dir or training.checkpoint_interval_steps:
+        return job
+    best = forecast_of(job, candidate, step_time_s=step_time_s, kind=Provenance.COMPUTED).checkpoint_interval_steps
+    return replace(job, training=replace(training, checkpoint_interval_steps=min(best, training.steps)))
 
 
 def forecast_of(job: JobSpec, candidate: Candidate, *, step_time_s: float, kind: Provenance) -> Forecast:

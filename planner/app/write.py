@@ -17,6 +17,7 @@ from planner import __version__
 from planner.app.checkpoint_route import CONVERT_SCRIPT
 from planner.app.draft import Draft, estimate_candidates
 from planner.app.fallbacks import fallback_files
+from planner.app.forecast import with_interval
 from planner.app.origin import Origin
 from planner.app.pin import Pinned
 from planner.app.report_input import report_input
@@ -97,7 +98,8 @@ def _forget_survival(run_dir: RunDir) -> None:
 
 def emitted_files(plan: Plan, parts: PlanParts, *, plan_dir: Path | None = None) -> tuple[EmittedFile, ...]:
     """What a run is started from. With a `plan_dir` checkpoints that lie in there go where it goes."""
-    job, candidate, version = parts.job, plan.candidate, deepspeed_version(parts.machine)
+    candidate, version = plan.candidate, deepspeed_version(parts.machine)
+    job = with_interval(parts.job, candidate, step_time_s=plan.promise.step_time_s)
     promise = run_promise(plan.promise, plan.estimate)
     trained = portable_job(job, plan_dir) if plan_dir is not None else job
     return (

@@ -125,7 +125,7 @@ def _training(training: TrainingSpec) -> dict[str, Any]:
     if training.checkpoint_dir:
         section["checkpoint"] = {
             "folder": training.checkpoint_dir,
-            "interval": training.checkpoint_interval_steps,
+            "interval": training.checkpoint_interval_steps or "auto",
         }
     return dump_run(training.run, section)
 

@@ -40,9 +40,23 @@ class DataSection(StrictModel):
         return self
 
 
+def parse_interval(value: Any) -> int:
+    """A number of steps, or `auto` (0 in the record: the plan says how often); a validator for pydantic."""
+    if value == "auto":
+        return 0
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10**9:
+        raise complain(
+            f"must be a number of steps from 1 on, or auto, found {describe(value)}",
+            fix="write interval: 500, or auto",
+        )
+    return value
+
+
 class CheckpointSection(StrictModel):
     folder: PathText = Field(description="where checkpoints are written, relative to the job file")
-    interval: int = Field(default=1000, ge=1, le=10**9, description="steps between checkpoints")
+    interval: Annotated[int, BeforeValidator(parse_interval)] = Field(
+        default=1000, description="steps between checkpoints; auto: as often as loses the least when nodes fail"
+    )
     keep: int = Field(default=0, ge=0, le=10**6, description="how many of the newest are kept; 0: all")
     in_background: bool = Field(default=False, description="copied to host memory, then written while training goes on")
 

@@ -54,7 +54,7 @@ class TrainingSpec:
     min_learning_rate_fraction: float = 0.1  # of the peak, at the end of the cosine
     data: DataSpec = DataSpec()
     checkpoint_dir: str = ""  # "": no checkpoints
-    checkpoint_interval_steps: int = 0
+    checkpoint_interval_steps: int = 0  # with a folder, 0: as often as the plan finds best
     run: RunSpec = RunSpec()
 
     def __post_init__(self) -> None:

@@ -104,6 +104,17 @@ def test_deadline_that_is_missed_ends_with_3_writes_nothing_and_says_what_would_
     assert not (tmp_path / "out").exists()
 
 
+def test_checkpoint_interval_that_is_left_to_the_plan_is_the_best_one(planner: Planner, tmp_path: Path) -> None:
+    text = LARGE.replace("total_tokens: 10B", "total_tokens: 10B, checkpoint: {folder: kept, interval: auto}")
+    job = _write(tmp_path, "job.yaml", text + "cluster: {gpu: h100, nodes: 2, mtbf_hours: 100}\n")
+    run = planner("plan", job, "--out", str(tmp_path / "out"), *BY_MODEL, "--json")
+    assert run.exit_code == 0, run
+    best = json.loads(run.out)["forecast"]["checkpoint_interval_steps"]
+    task = json.loads((tmp_path / "out" / "task.json").read_text())
+    assert task["training"]["checkpoint_interval_steps"] == best > 1
+    assert "interval: auto" in (tmp_path / "out" / "job.yaml").read_text().replace('"', "")
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

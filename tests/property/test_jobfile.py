@@ -54,7 +54,9 @@ _trainings = st.fixed_dictionaries(
         "steps": st.integers(1000, 10**9),
         "schedule": _some_of(warmup_steps=st.integers(0, 1000), min_lr_fraction=st.floats(0, 1)),
         "data": st.fixed_dictionaries({"path": _texts.filter(bool)}, optional={"token_bytes": st.sampled_from([2, 4])}),
-        "checkpoint": st.fixed_dictionaries({"folder": _texts.filter(bool), "interval": st.integers(1, 10**9)}),
+        "checkpoint": st.fixed_dictionaries(
+            {"folder": _texts.filter(bool), "interval": st.integers(1, 10**9) | st.just("auto")}
+        ),
     },
 )
 _clusters = st.fixed_dictionaries(
