@@ -31,12 +31,19 @@ def render_ds_config(candidate: Candidate, *, job: JobSpec, deepspeed_version: s
     DeepSpeed, cannot say it. A script of the user's own gets what its loop expects: see `script_config`.
     """
     if job.launch.base_config_json:
-        return over_own_config(json.loads(job.launch.base_config_json), candidate)
+        settings = _zero(candidate, job=job) if _is_tuned(candidate) else {"stage": candidate.zero_stage}
+        return over_own_config(json.loads(job.launch.base_config_json), candidate, zero=settings)
     config = _whole_config(candidate, job=job)
     if job.launch.script_kind is not ScriptKind.DEEPSPEED:
         config = without_optimizer(config, kind=job.launch.script_kind)
     _require_known(config, version=deepspeed_version)
     return config
+
+
+def _is_tuned(candidate: Candidate) -> bool:
+    """Whether the plan sets more of ZeRO than its stage: offload, or settings beside the layout."""
+    offloads = {candidate.offload_optimizer, candidate.offload_param} != {OffloadDevice.NONE}
+    return offloads or candidate.tuning != Tuning()
 
 
 def _whole_config(candidate: Candidate, *, job: JobSpec) -> DsConfig:

@@ -29,10 +29,9 @@ def without_optimizer(config: DsConfig, *, kind: ScriptKind) -> DsConfig:
     return kept
 
 
-def over_own_config(base: DsConfig, candidate: Candidate) -> DsConfig:
-    """The user's config with the keys that the plan decides laid over it: batches, ZeRO stage, precision.
-
-    "auto" elsewhere stays for Hugging Face to fill in.
+def over_own_config(base: DsConfig, candidate: Candidate, *, zero: DsConfig) -> DsConfig:
+    """The user's config with the keys that the plan decides laid over it: batches, precision, and of ZeRO what `zero`
+    holds (its stage at least). "auto" elsewhere stays for Hugging Face to fill in.
     """
     batch = candidate.batch
     config = {
@@ -41,8 +40,8 @@ def over_own_config(base: DsConfig, candidate: Candidate) -> DsConfig:
         "train_micro_batch_size_per_gpu": batch.micro_batch_size,
         "gradient_accumulation_steps": batch.gradient_accumulation_steps,
     }
-    zero = base.get("zero_optimization")
-    config["zero_optimization"] = {**(zero if isinstance(zero, dict) else {}), "stage": candidate.zero_stage}
+    own = base.get("zero_optimization")
+    config["zero_optimization"] = {**(own if isinstance(own, dict) else {}), **zero}
     for key, precision in (("bf16", Precision.BF16), ("fp16", Precision.FP16)):
         wanted = candidate.precision is precision
         block = base.get(key)
