@@ -12,18 +12,12 @@ from planner.app.replan_request import ReplanResult
 from planner.cli.outline import outline_lines
 from planner.cli.summary import plan_document, plan_summary
 from planner.cli.tables import new_table
+from planner.report.replanned import explain_checkpoint
 from planner.report.units import format_bytes, format_rate_short, format_seconds, one_line
 from planner.report.wording import describe_candidate, describe_differences
 from planner.spec import Plan, Promise
 from planner.spec.codec import to_plain
-from planner.spec.replan import CheckpointRoute, CheckpointWay
-
-_WAYS = {
-    CheckpointWay.AS_IS: "loads as it is",
-    CheckpointWay.CONVERT: "has to be converted once",
-    CheckpointWay.UNIVERSAL: "needs DeepSpeed's universal checkpoint",
-    CheckpointWay.CANNOT: "cannot be loaded",
-}
+from planner.spec.replan import CheckpointRoute
 
 
 def replan_summary(result: ReplanResult) -> tuple[RenderableType, ...]:
@@ -99,7 +93,7 @@ def _more_or_less(before: Promise, after: float) -> str:
 
 
 def _checkpoint(route: CheckpointRoute) -> str:
-    words = f"{_WAYS[route.way]}: {route.why}"
+    words = explain_checkpoint(route)
     return f"{words}. Run: bash {route.script}" if route.script else words
 
 

@@ -12,9 +12,9 @@ from planner.app.requests import PlanResult
 from planner.cli.outline import outline_lines, outline_tables
 from planner.report import ReportInput, explain_cautions, explain_choice, explain_forecast, explain_pinned
 from planner.report.next_steps import next_commands
-from planner.report.units import format_tokens_per_s, one_line, plural
+from planner.report.replanned import survival_lines
+from planner.report.units import one_line
 from planner.spec.codec import to_plain
-from planner.spec.replan import SurvivalPlan
 
 
 def plan_summary(result: PlanResult) -> tuple[RenderableType, ...]:
@@ -76,20 +76,6 @@ def _forecast_document(report: ReportInput) -> dict[str, Any] | None:
         return None
     derived = {"lost_fraction": forecast.lost_fraction, "gpu_hours": forecast.gpu_hours}
     return {**to_plain(forecast), **derived, "is_in_time": forecast.is_in_time}
-
-
-def survival_lines(plans: tuple[SurvivalPlan, ...]) -> tuple[str, ...]:
-    """One line for each number of nodes that may be left."""
-    lines = []
-    for one in plans:
-        if one.folder:
-            kind = f", {one.kind}" if one.kind is not None else ""
-            lines.append(f"{plural(one.nodes, 'node')}: {one.key}, {format_tokens_per_s(one.tokens_per_s)}{kind}")
-        else:
-            nearest = f"; {plural(one.nearest_nodes, 'node')} can" if one.nearest_nodes else ""
-            why = one.note.split(": ", 1)[0]
-            lines.append(f"{plural(one.nodes, 'node')}: no plan{nearest} ({why})")
-    return tuple(lines)
 
 
 def _validation_rows(report: ReportInput) -> tuple[tuple[str, bool, str], ...]:

@@ -13,6 +13,7 @@ from planner.report.limits import limit_blocks
 from planner.report.memory import memory_blocks
 from planner.report.next_steps import next_commands
 from planner.report.pinned import pinned_blocks
+from planner.report.replanned import origin_blocks, survival_blocks
 from planner.report.rivals import doubt_blocks, rival_blocks
 from planner.report.schedule import schedule_blocks
 from planner.report.steptime import time_blocks
@@ -42,6 +43,7 @@ def build_document(report: ReportInput) -> Document:
             blocks=tuple(Paragraph(text=text) for text in (*explain_choice(report), *explain_cautions(report))),
         ),
         Section(title="What to run next", blocks=next_commands(report)),
+        Section(title="Since the plan before", blocks=origin_blocks(report.plan.replanned)),
         Section(title="Why not your layout", blocks=pinned_blocks(report)),
         Section(title="What the plan promises", blocks=_promise(report)),
         Section(title="Days and money", blocks=forecast_blocks(report.forecast)),
@@ -53,6 +55,7 @@ def build_document(report: ReportInput) -> Document:
         Section(title="Runner-up and nearest miss", blocks=rival_blocks(report)),
         Section(title="If the model is wrong", blocks=doubt_blocks(report)),
         Section(title="If it runs out of memory", blocks=fallback_blocks(report)),
+        Section(title="If nodes are lost", blocks=survival_blocks(report.plan, report.plan_dir)),
         Section(title="The search", blocks=search_blocks(report)),
         Section(title="Logs of the trials", blocks=log_blocks(report)),
         Section(title="Best candidates not tried", blocks=_candidates(report.untried)),
