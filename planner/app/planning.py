@@ -47,7 +47,7 @@ from planner.search import (
     shared_trials,
     study_place,
 )
-from planner.space import local_axes
+from planner.space import LocalAxis, local_axes
 from planner.spec import JobSpec, Measured, TrialMode, TrialPolicy, TrialRecord, ValidationStep
 from planner.spec._record import record
 from planner.trial import Machine, WarmPool
@@ -193,9 +193,20 @@ def _is_readable_file(path: Path) -> bool:
 def outline_of(planning: Planning, done: tuple[TrialRecord, ...]) -> SearchOutline:
     """What this planning would try, after the trials that are there."""
     ours = tuple(trial for trial in done if trial.machine == planning.machine.fingerprint)
-    return outline_search(
+    outline = outline_search(
         planning.draft, planning.ability, problem=planning.problem, done=ours, validate=planning.request.validate
     )
+    axes = _local_axes(planning)
+    if not axes or not planning.runs_trials:
+        return outline
+    varied = ", ".join(axis.name for axis in axes)
+    note = f"{outline.trials_note}; the last of them try {varied} around the best layouts"
+    return replace(outline, trials_note=note)
+
+
+def _local_axes(planning: Planning) -> tuple[LocalAxis, ...]:
+    """What the second look varies. Compiling is timed on the device that the plan is for, or not at all."""
+    return local_axes(planning.job, compiles=planning.ability.gpu is None)
 
 
 def plan_in(run_dir: RunDir, planning: Planning) -> PlanResult:
@@ -359,8 +370,7 @@ def _look_twice(
 ) -> SearchResult:
     """Search the layouts, then the local axes around the best of them (see `refinement`)."""
     draft, whole = planning.draft, replace(planning.problem, worker=ports.place.worker)
-    axes = local_axes(planning.job, compiles=planning.ability.gpu is None)
-    looks = in_two_looks(whole, draft, axes)
+    looks = in_two_looks(whole, draft, _local_axes(planning))
     result = run_search(looks.first, ports=ports, done=done)
     second = second_look(looks, result, whole=whole, draft=draft)
     if second is None:

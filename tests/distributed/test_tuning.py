@@ -56,6 +56,7 @@ TORCH = {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1, "torch_ada
 ON_HOST = {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1, "adam_w_mode": True, "torch_adam": False}}
 
 
+@pytest.mark.timeout(1200)
 @pytest.mark.slow  # DeepSpeed builds its CPU Adam at the first use, which takes minutes on a busy machine
 def test_losses_offload_equal_plain_run(tmp_path: Path) -> None:
     layouts: dict[str, dict[str, Any]] = {
@@ -87,6 +88,7 @@ def test_losses_gradients_accumulated_in_fp32_stay_near_plain_run(tmp_path: Path
         assert all(rank.get("losses") == pytest.approx(wanted, rel=2e-3) for rank in ranks), (name, ranks)
 
 
+@pytest.mark.timeout(1200)
 @pytest.mark.slow  # a compiler at work: minutes on a busy machine
 def test_losses_compiled_layers_or_model_equal_plain_run(tmp_path: Path) -> None:
     both = Tuning(torch_compile=TorchCompile.WHOLE, cross_entropy=CrossEntropy.CHUNKED)
