@@ -66,6 +66,7 @@ _COMMON_FRACTION, _COMMON_TRIAL_FRACTION, _HUBER = 0.15, 0.05, 1.5
 _TRIAL_FRACTION, _ODDEST_FRACTION = 0.08, 0.10
 _PART_FRACTIONS = {"compute": 0.15, "recompute": 0.15, "communication": 0.4, "optimizer": 0.3, "host": 0.6}
 _POINTS_FOR_PARTS = 3
+_NO_TIME_FIT = (1.0, [1.0] * len(_GROUPS))
 # Ridge on memory, as a multiple of one point's squared relative error of 3 %: the scale is believed to 10 % beforehand,
 # the offset to 15 % of the mean.
 _SCALE_PENALTY, _OFFSET_PENALTY = (0.03 / 0.10) ** 2, (0.03 / 0.15) ** 2
@@ -83,9 +84,7 @@ def fit_calibration(pairs: Sequence[tuple[Estimate, Measured]], *, ran_out: Sequ
     """
     if not pairs:
         return _bounded(Calibration(), ran_out=ran_out)
-    logs = [math.log(measured.step_time_s / estimate.step_time_s) for estimate, measured in pairs]
-    time_log = _common_log(logs)
-    factors = _part_factors(pairs, common=math.exp(time_log))
+    common, factors = _time_fit(pairs) if _foretells(pairs) else _NO_TIME_FIT
     peaks = [
         (float(estimate.memory.allocated_bytes), float(max(rank.peak_allocated_bytes for rank in measured.ranks)))
         for estimate, measured in pairs
@@ -95,7 +94,7 @@ def fit_calibration(pairs: Sequence[tuple[Estimate, Measured]], *, ran_out: Sequ
     fitted = Calibration(
         memory_scale=scale,
         memory_offset_bytes=offset,
-        time_scale=math.exp(time_log),
+        time_scale=common,
         num_points=len(pairs),
         **{f"{group}_factor": factors[index] for index, group in enumerate(_GROUPS)},
     )
@@ -108,6 +107,28 @@ def fit_calibration(pairs: Sequence[tuple[Estimate, Measured]], *, ran_out: Sequ
         ),
         time_residual_fraction=_spread(left),
     )
+
+
+def _time_fit(pairs: Sequence[tuple[Estimate, Measured]]) -> tuple[float, list[float]]:
+    """The common factor and each group's own."""
+    logs = [math.log(measured.step_time_s / estimate.step_time_s) for estimate, measured in pairs]
+    common = math.exp(_common_log(logs))
+    return common, _part_factors(pairs, common=common)
+
+
+def _foretells(pairs: Sequence[tuple[Estimate, Measured]]) -> bool:
+    """Whether each trial, corrected by what all others teach, is usually nearer than uncorrected: where one of few
+    trials was disturbed, the correction it suggests fits nothing else, and none is the better guess."""
+    if len(pairs) < _POINTS_FOR_PARTS:
+        return True
+    before, after = [], []
+    for place, (estimate, measured) in enumerate(pairs):
+        common, factors = _time_fit([*pairs[:place], *pairs[place + 1 :]])
+        own = {f"{group}_factor": factor for group, factor in zip(_GROUPS, factors, strict=True)}
+        corrected = corrected_time_s(estimate, Calibration(time_scale=common, **own))
+        before.append(abs(math.log(measured.step_time_s / estimate.step_time_s)))
+        after.append(abs(math.log(measured.step_time_s / corrected)))
+    return median(after) <= median(before)
 
 
 def corrected_time_s(estimate: Estimate, calibration: Calibration) -> float:

@@ -142,3 +142,12 @@ def test_a_trial_that_ran_out_for_another_reason_teaches_nothing() -> None:
     small = estimate(micro_batch_size=1, zero_stage=1, data_parallel_size=8)
     assert small.memory.high_bytes < small.memory.usable_bytes / 2
     assert fit_calibration((), ran_out=(small,)) == Calibration()
+
+
+def test_one_disturbed_trial_of_three_teaches_no_time() -> None:
+    ones = _estimates(3)
+    disturbed = [(one, _measured(one, memory=1.0, time=time)) for one, time in zip(ones, (1.02, 0.98, 6.0))]
+    fitted = fit_calibration(disturbed)
+    assert (fitted.time_scale, fitted.compute_factor, fitted.host_factor) == (1.0, 1.0, 1.0)
+    slow = [(one, _measured(one, memory=1.0, time=3.0)) for one in ones]
+    assert fit_calibration(slow).time_scale > 2.0
