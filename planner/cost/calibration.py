@@ -125,7 +125,7 @@ def _foretells(pairs: Sequence[tuple[Estimate, Measured]]) -> bool:
     for place, (estimate, measured) in enumerate(pairs):
         common, factors = _time_fit([*pairs[:place], *pairs[place + 1 :]])
         own = {f"{group}_factor": factor for group, factor in zip(_GROUPS, factors, strict=True)}
-        corrected = corrected_time_s(estimate, Calibration(time_scale=common, **own))
+        corrected = corrected_time_s(estimate, Calibration(time_scale=common, num_points=len(pairs), **own))
         before.append(abs(math.log(measured.step_time_s / estimate.step_time_s)))
         after.append(abs(math.log(measured.step_time_s / corrected)))
     return median(after) <= median(before)
