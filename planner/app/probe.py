@@ -27,7 +27,7 @@ from planner.trial.environment import worker_environment
 from planner.trial.program import run_program
 
 _SOFTWARE_S = 180.0  # importing torch and DeepSpeed from a slow disk
-_STAIRCASE_S = 120.0  # of climbing; importing comes on top
+_STAIRCASE_S = 120.0  # of climbing on one device; importing comes on top
 _LINKS_S = 120.0
 _SMALL_FREE_SHARE = 8  # a message of an all-reduce takes at most this part of what is free
 _LARGEST_MESSAGE = 1 << 30
@@ -106,7 +106,8 @@ def _climb(report: MachineReport, request: ProbeRequest, environment: Mapping[st
         devices = "0"  # a process sees one slice
     module = ["planner.runtime.staircase", "--device", report.device.value, "--devices", devices]
     module += ["--memory-limit-bytes", str(limit), "--time-limit-s", str(_STAIRCASE_S)]
-    said, problem = _child(module, report.device, environment, limit_s=2 * _STAIRCASE_S + _SOFTWARE_S)
+    limit_s = _STAIRCASE_S * (len(devices.split(",")) + 1) + _SOFTWARE_S  # a step may outlast the climbing's end
+    said, problem = _child(module, report.device, environment, limit_s=limit_s)
     try:
         climbed = with_staircases(report, parse_staircases(said))
     except Unusable as nothing:

@@ -133,7 +133,8 @@ def _this_machine(machine: MachineFacts | None) -> ClusterRequest:
             raise InputError(
                 f"the GPU of this machine, {machine.gpu_name!r}, is not in the catalog",
                 why="its bandwidth and peak rates are needed to order candidates",
-                fix="add gpus/<name>.yaml with device_names to your catalog folder (copy a shipped one)",
+                fix="describe it with planner probe --out cluster.yaml and write cluster: {file: cluster.yaml}; or add "
+                "gpus/<name>.yaml with device_names to your catalog folder",
             )
         gpu = _slice_of(found, machine) if machine.whole_bytes else found
     seen = replace(

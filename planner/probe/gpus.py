@@ -10,10 +10,11 @@ from planner.probe import nvml
 from planner.probe.amd import probe_amd
 from planner.probe.files import read_line
 from planner.probe.nvidia import GpuState, NvidiaReport, probe_nvidia
-from planner.probe.nvidia_smi import ask_program
+from planner.probe.nvidia_smi import ask_program, ask_slices
 from planner.probe.pci import AMD, INTEL, NVIDIA, numa_node, pcie_link, plugged_gpus
 from planner.probe.records import GpuDetails, GpuPair, GpuSight, SeenGpu
 
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _MAKERS = ((NVIDIA, "NVIDIA"), (AMD, "AMD"))
 _NO_LIBRARY = (
     "NVLink versions, clocks and the fabric's state: nvidia-ml-py is not installed (pip install nvidia-ml-py), "
@@ -23,6 +24,10 @@ _NO_LIBRARY = (
 
 def look_at_gpus(environment: Mapping[str, str], root: Path = Path("/")) -> GpuSight:
     """The GPUs that a program started in `environment` could use; NVIDIA's before AMD's."""
+    visible = environment.get(_VISIBLE, "")
+    if "MIG-" in visible:
+        whole = {name: value for name, value in environment.items() if name != _VISIBLE}
+        return _only_slices(look_at_gpus(whole, root), visible)
     nvidia = probe_nvidia(environment)
     if nvidia.gpus:
         return _nvidia_sight(nvidia, environment, root)
@@ -32,6 +37,41 @@ def look_at_gpus(environment: Mapping[str, str], root: Path = Path("/")) -> GpuS
     problem = nvidia.note or amd.problem or _without_driver(root)
     unseen = ("GPUs of Intel and others: only NVIDIA's and AMD's are looked for",) if plugged_gpus(INTEL, root) else ()
     return GpuSight(problem=problem, unseen=unseen)
+
+
+def _only_slices(sight: GpuSight, visible: str) -> GpuSight:
+    """Of the GPUs only the MIG slices that the variable names, by the beginnings of their identifiers."""
+    wanted = tuple(word.strip() for word in visible.split(",") if word.strip())
+    kept = []
+    for gpu in sight.gpus:
+        slices = tuple(one for one in gpu.details.mig_slices if one.uuid.startswith(wanted))
+        if slices:
+            kept.append(replace(gpu, details=replace(gpu.details, mig_slices=slices)))
+    if kept:
+        return replace(sight, gpus=tuple(kept), pairs=())
+    return GpuSight(problem=f"{_VISIBLE}={visible!r} names no MIG slice of this machine", unseen=sight.unseen)
+
+
+def slice_states(report: NvidiaReport, environment: Mapping[str, str]) -> tuple[GpuState, ...]:
+    """The MIG slices as devices, where every GPU is cut into some; () where there is a whole GPU."""
+    library = nvml.ask_library(report.gpus) if nvml.is_installed() else None
+    if library is not None:
+        found = {index: item.mig_slices for index, item in library.details.items()}
+    else:
+        found = ask_slices(report.gpus, environment)
+    if not all(found.get(gpu.index) for gpu in report.gpus):
+        return ()
+    parts = [(gpu, one) for gpu in report.gpus for one in found[gpu.index]]
+    return tuple(
+        GpuState(
+            index=place,
+            uuid=one.uuid,
+            name=f"{gpu.name} MIG {one.profile}",
+            total_bytes=one.total_bytes,
+            free_bytes=one.free_bytes,
+        )
+        for place, (gpu, one) in enumerate(parts)
+    )
 
 
 def _without_driver(root: Path) -> str:

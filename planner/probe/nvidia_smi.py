@@ -69,7 +69,7 @@ def ask_program(gpus: Sequence[GpuState], environment: Mapping[str, str]) -> Pro
             cells = [cell.strip() for cell in row]
             if len(cells) == len(group) + 1 and cells[0].isdecimal() and int(cells[0]) in values:
                 values[int(cells[0])].update(zip(group, cells[1:]))
-    slices = _slices(_run(["-L"], environment) or "", gpus)
+    slices = ask_slices(gpus, environment)
     links = _links(_run(["nvlink", "--status"], environment) or "")
     cuda = _CUDA.search(_run([], environment) or "")
     return ProgramDetails(
@@ -80,6 +80,11 @@ def ask_program(gpus: Sequence[GpuState], environment: Mapping[str, str]) -> Pro
         cuda_version=cuda[1] if cuda else "",
         unseen=tuple(unseen),
     )
+
+
+def ask_slices(gpus: Sequence[GpuState], environment: Mapping[str, str]) -> dict[int, tuple[MigSlice, ...]]:
+    """The MIG devices of each GPU, by its index."""
+    return _slices(_run(["-L"], environment) or "", gpus)
 
 
 def _details(values: Mapping[str, str], slices: tuple[MigSlice, ...], links: tuple[int, float] | None) -> GpuDetails:

@@ -85,9 +85,7 @@ def _try_step(model: torch.nn.Module, *, batch: int, rows: int, device: torch.de
     """One forward and backward pass; what the end of memory said, "" when it fitted. Other errors are raised."""
     said = ""
     try:
-        width = next(model.parameters()).shape[0]
-        inputs = torch.randn(batch * rows, width, device=device)
-        model(inputs).square().mean().backward()
+        _step(model, rows=batch * rows, device=device)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
     except (RuntimeError, MemoryError) as problem:  # torch.OutOfMemoryError is a RuntimeError
@@ -101,6 +99,12 @@ def _try_step(model: torch.nn.Module, *, batch: int, rows: int, device: torch.de
     return said
 
 
+def _step(model: torch.nn.Module, *, rows: int, device: torch.device) -> None:
+    """A function of its own, so that nothing of the step outlives it."""
+    inputs = torch.randn(rows, next(model.parameters()).shape[0], device=device)
+    model(inputs).square().mean().backward()
+
+
 def _slope(steps: list[tuple[int, int]], good: int) -> int:
     """Bytes that one more sample takes, between the smallest and the largest batch that fitted."""
     fitted = sorted((batch, peak) for batch, peak in steps if batch <= good)
@@ -111,7 +115,6 @@ def _slope(steps: list[tuple[int, int]], good: int) -> int:
 
 
 def _climb_all(options: Any) -> list[dict[str, Any]]:
-    ends_at_s = time.monotonic() + options.time_limit_s
     if options.device == DeviceKind.CPU.value:
         torch.set_num_threads(1)  # it is memory that is measured; more threads wait for each other on a busy machine
         _warm_up()
@@ -119,7 +122,10 @@ def _climb_all(options: Any) -> list[dict[str, Any]]:
         limit_data_segment(options.memory_limit_bytes)
         try:
             found = climb(
-                torch.device("cpu"), capacity_bytes=options.memory_limit_bytes, meter=meter, ends_at_s=ends_at_s
+                torch.device("cpu"),
+                capacity_bytes=options.memory_limit_bytes,
+                meter=meter,
+                ends_at_s=time.monotonic() + options.time_limit_s,
             )
         finally:
             lift_data_limit()
@@ -134,6 +140,7 @@ def _climb_all(options: Any) -> list[dict[str, Any]]:
             total = torch.cuda.get_device_properties(index).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, capacity / total), index)
         meter = open_meter(DeviceKind.CUDA, local_rank=index, gpus_before=before)
+        ends_at_s = time.monotonic() + options.time_limit_s
         found = climb(torch.device("cuda", index), capacity_bytes=capacity, meter=meter, ends_at_s=ends_at_s)
         results.append({"device": index, **found})
     return results
@@ -151,7 +158,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", required=True, choices=[kind.value for kind in DeviceKind])
     parser.add_argument("--devices", type=lambda text: [int(word) for word in text.split(",")], default=[0])
     parser.add_argument("--memory-limit-bytes", type=int, default=0)
-    parser.add_argument("--time-limit-s", type=float, default=120.0)
+    parser.add_argument("--time-limit-s", type=float, default=120.0, help="for one device")
     options = parser.parse_args(arguments)
     if options.device == DeviceKind.CPU.value and options.memory_limit_bytes <= 0:
         parser.error("--device cpu needs --memory-limit-bytes")

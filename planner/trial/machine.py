@@ -15,6 +15,7 @@ from pathlib import Path
 
 from planner import __version__
 from planner.probe.amd import probe_amd
+from planner.probe.gpus import slice_states
 from planner.probe.host import MAX_CPU_RANKS, cpu_name, host_memory, usable_cores
 from planner.probe.nvidia import GpuState, probe_nvidia
 from planner.spec import DeviceKind
@@ -67,7 +68,9 @@ def probe_machine(environment: Mapping[str, str] | None = None) -> Machine:
     if nvidia.gpus or nvidia.note:
         versions = _versions("nvidia-driver", nvidia.driver_version)
         notes = (nvidia.note,) if nvidia.note else ()
-        return _gpu_machine(nvidia.gpus, versions, notes) if nvidia.gpus else _cpu_machine(versions, notes)
+        if not nvidia.gpus:
+            return _cpu_machine(versions, notes)
+        return _gpu_machine(slice_states(nvidia, shell) or nvidia.gpus, versions, notes)
     amd = probe_amd(shell, Path("/"))
     versions = _versions("amdgpu-driver", amd.driver_version)
     if amd.gpus:

@@ -13,6 +13,7 @@ import pytest
 from planner.probe.gpus import look_at_gpus, pair_kind
 from planner.probe.nvidia_smi import parse_topology
 from planner.probe.records import GpuSight
+from planner.trial import probe_machine
 from tests.unit.probe.machines import DETAILS, GIB, SLICES, TOPOLOGY, cluster_node, fake_nvidia_smi, write
 
 ROOT = Path(__file__).parents[3]
@@ -211,3 +212,22 @@ def test_amdsmi_that_fails_leaves_words(tmp_path: Path) -> None:
     sight = _with_module(tmp_path, "amdsmi", AMDSMI.format(init="raise RuntimeError('no driver')"))
     assert sight["gpus"] == []
     assert sight["problem"] == "amdsmi: no driver"
+
+
+def test_only_the_slices_that_are_visible_count(tmp_path: Path) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    gpus = "0, GPU-aaaa, NVIDIA H100 80GB HBM3, 81559, 80994, 550.54\n"
+    details = {**DETAILS, "mig.mode.current": ["Enabled"]}
+    environment = fake_nvidia_smi(programs, gpus=gpus, apps="", details=details, listing=SLICES)
+    sight = look_at_gpus(environment | {"CUDA_VISIBLE_DEVICES": "MIG-2222"}, tmp_path)
+    assert [one.profile for one in sight.gpus[0].details.mig_slices] == ["1g.10gb"]
+    nothing = look_at_gpus(environment | {"CUDA_VISIBLE_DEVICES": "MIG-3333"}, tmp_path)
+    assert (nothing.gpus, "names no MIG slice" in nothing.problem) == ((), True)
+
+
+def test_trials_see_a_slice_as_a_device_of_its_own_size(tmp_path: Path) -> None:
+    gpus = "0, GPU-aaaa, NVIDIA H100 80GB HBM3, 81559, 80994, 550.54\n"
+    machine = probe_machine(fake_nvidia_smi(tmp_path, gpus=gpus, apps="", listing=SLICES))
+    assert (machine.num_devices, machine.usable_bytes) == (2, 10 * GIB)
+    assert machine.gpu_name == "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
