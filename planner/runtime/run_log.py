@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from planner.errors import InputError
@@ -10,6 +11,12 @@ from planner.runtime.watch import StepHealth
 from planner.spec import TrialTask
 
 GIB = 1 << 30
+
+
+def write_line(text: str) -> None:
+    """A line in one piece: ranks share their standard output, and two writes of one rank let another's come between."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 class RunLog:
@@ -24,7 +31,7 @@ class RunLog:
     def say(self, text: str) -> None:
         """One line."""
         if self._is_first:
-            print(text, flush=True)
+            write_line(text)
 
     def step(self, number: int, result: StepResult, health: StepHealth, *, learning_rate: float) -> None:
         """One optimizer step; `learning_rate` is the one that it was made with."""

@@ -84,6 +84,7 @@ class TrainingSession:
         self._fed = 0
         self._sequences_per_step = 0
         self._prefetcher: Prefetcher | None = None
+        self._asked_settings: dict[str, Any] = {}  # of the optimizer, before a checkpoint overrules them
 
     def prefetch(self) -> None:
         """Make micro-batches ahead of their use from now on. A factory's are not: its code may share random state with
@@ -200,17 +201,19 @@ class TrainingSession:
         return tensor_group_of(grid)
 
     def ignored_settings(self) -> tuple[str, ...]:
-        """After a load: what the job says of the optimizer and the checkpoint overrules, in words."""
-        wanted = self._task.training.optimizer
-        group = self.engine.optimizer.param_groups[0]
-        held = {"lr": self.engine.lr_scheduler.peak, **{k: group[k] for k in ("betas", "weight_decay") if k in group}}
-        asked = {"lr": wanted.learning_rate, "betas": wanted.betas, "weight_decay": wanted.weight_decay}
+        """After a load: what the config says of the optimizer and the checkpoint overrules, in words."""
+        held = self._optimizer_settings()
         return tuple(
-            f"note: training.optimizer.{name} {asked[name]} of the job is ignored: a resumed run keeps the "
-            f"checkpoint's {value}"
-            for name, value in held.items()
-            if _differs(asked[name], value)
+            f"note: {name} {asked} of the job is ignored: a resumed run keeps the checkpoint's {held[name]}"
+            for name, asked in self._asked_settings.items()
+            if name in held and _differs(asked, held[name])
         )
+
+    def _optimizer_settings(self) -> dict[str, Any]:
+        """Of the first parameter group; the rate is the highest of the schedule."""
+        group = self.engine.optimizer.param_groups[0]
+        settings = {f"optimizer.{name}": group[name] for name in ("betas", "weight_decay", "momentum") if name in group}
+        return {"optimizer.lr": self.engine.lr_scheduler.peak, **settings}
 
     def save_checkpoint(self, directory: Path | str, *, tag: str | None = None, names_latest: bool = True) -> None:
         """Write a checkpoint into the directory, DeepSpeed's own with what `checkpoints` adds; all ranks call it. With
@@ -230,6 +233,7 @@ class TrainingSession:
         damaged, of another layout, or of a run whose samples differ.
         """
         self._on_phase(Phase.CHECKPOINT_LOAD)
+        self._asked_settings = self._optimizer_settings()
         found = load_checkpoint(self.engine, self._task, Path(directory))
         if found:
             settle_loaded_optimizer(self.engine.optimizer)
@@ -245,7 +249,7 @@ class TrainingSession:
 
 
 def _differs(asked: Any, held: Any) -> bool:
-    pairs = zip(asked, held) if isinstance(asked, tuple) else [(asked, held)]
+    pairs = zip(asked, held) if isinstance(asked, (list, tuple)) else [(asked, held)]
     return any(abs(float(one) - float(other)) > 1e-12 + 1e-6 * abs(float(one)) for one, other in pairs)
 
 

@@ -24,7 +24,7 @@ from planner.runtime.parting import StopRequest, fail, leave_word
 from planner.runtime.preflight import check_free_memory, look_at_device
 from planner.runtime.preload import preload_deepspeed, preload_model_code
 from planner.runtime.profiling import write_profile
-from planner.runtime.run_log import RunLog
+from planner.runtime.run_log import RunLog, write_line
 from planner.runtime.saving import Checkpoints, checkpoint_folder
 from planner.runtime.session import StepResult, build_session
 from planner.runtime.watch import HealthWatch
@@ -115,7 +115,7 @@ def _preflight(task: TrialTask, seat: Seat, gpus_before: tuple[GpuMemory, ...]) 
     sharing = 1 if task.device is DeviceKind.CUDA else seat.world_size
     said = check_free_memory(task.promise, found, sharing=sharing)
     if said and (seat.rank == 0 or said.startswith("warning")):
-        print(f"[rank {seat.rank}] {said}", flush=True)
+        write_line(f"[rank {seat.rank}] {said}")
 
 
 def _refuse_to_write_over(run: Run) -> None:
@@ -292,7 +292,7 @@ class _Training:
         if self._metrics is not None:
             self._metrics.show(health, step=number, loss=result.loss, learning_rate=learning_rate)
         for warning in self._watch.warnings(health):
-            print(f"[rank {self._rank}] step {number}: {warning}", flush=True)
+            write_line(f"[rank {self._rank}] step {number}: {warning}")
 
     def _evaluate(self) -> None:
         interval, done = self._training.run.eval_interval_steps, self._session.steps_done

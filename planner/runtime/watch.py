@@ -13,6 +13,7 @@ from planner.spec._record import record
 
 MIB = 1 << 20
 FRAGMENTED = 0.25  # share of the reserved memory in unusable split blocks that is worth a word
+OVER_PLAN = 0.05  # of the promise: less is the spread of measurements, and not worth a word
 _WATCHED_PHASES = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER_STEP, Phase.TRAIN_BATCH)
 
 
@@ -120,7 +121,7 @@ class HealthWatch:
                 f"{health.fragmentation_ratio:.0%} of the reserved memory lies in split blocks that no request fits; "
                 "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True avoids that"
             )
-        if health.plan_distance_bytes < 0:
+        if health.plan_distance_bytes < -OVER_PLAN * self._promise.device_used_bytes:
             found["plan"] = (
                 f"the step used {health.used_bytes / MIB:,.0f} MiB, {-health.plan_distance_bytes / MIB:,.0f} MiB more "
                 "than the plan promised"

@@ -14,6 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
+from planner.runtime.schedule import learning_rate_fraction
 from planner.spec import DataSpec, TrialTask
 from planner.spec.codec import from_plain, to_plain
 from planner.spec.trainer import TrainerReport
@@ -103,9 +104,16 @@ def test_trainer_killed_and_resumed_continues_loss_curve_and_reports(tmp_path: P
     assert anew.returncode != 0
     assert "already holds checkpoints of a training" in log
 
+    config = json.loads((tmp_path / "ds_config.json").read_text())
+    config["optimizer"]["params"]["lr"] = 0.125  # a checkpoint overrules it, and the trainer says so
+    (tmp_path / "ds_config.json").write_text(json.dumps(config))
     resumed = start_trainer(tmp_path, "--resume", "--report", "resumed.json")
     log, _ = resumed.communicate()
     assert resumed.returncode == 0, log
+    assert "note: optimizer.lr 0.125 of the job is ignored: a resumed run keeps the checkpoint's 2.0" in log
+    rates = re.findall(r"^step \d+/\d+  loss [\d.]+  lr ([\d.e+-]+)", log, re.MULTILINE)
+    expected = 2.0 * learning_rate_fraction(STEPS - 1, token_task(tmp_path).training)  # the last step's own
+    assert float(rates[-1]) == pytest.approx(expected, rel=1e-3)
     continued = from_plain(TrainerReport, json.loads((tmp_path / "resumed.json").read_text()))
     first = continued.resumed_from_step  # later than the first checkpoint when the kill came late
     assert first in range(INTERVAL, STEPS, INTERVAL)
