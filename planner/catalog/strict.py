@@ -26,7 +26,14 @@ DESCRIBED = "described"  # the field of a choice (a name, or a description in pl
 class StrictModel(BaseModel):
     """The base of every schema: unknown keys refused, no conversion between types."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        allow_inf_nan=False,
+        protected_namespaces=(),
+        defer_build=True,  # most verbs validate few of the schemas, and building one takes milliseconds
+    )
 
 
 def complain(message: str, *, fix: str) -> PydanticCustomError:
