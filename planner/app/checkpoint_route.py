@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 
 from planner.rundir import names
-from planner.spec import Candidate, JobSpec, OptimizerName
+from planner.spec import Candidate, JobSpec, OptimizerName, Precision
 from planner.spec.checkpoint import checkpoint_layout, differences
 from planner.spec.replan import CheckpointRoute, CheckpointWay
+from planner.spec.tuning import OptimizerKernel
 
 CONVERT_SCRIPT = f"{names.LAUNCH_DIR}/convert-checkpoint.sh"
 _MODULE = "planner.runtime.convert_checkpoint"
@@ -31,6 +32,12 @@ def checkpoint_route(old: Candidate, new: Candidate, *, job: JobSpec, folder: st
             way=CheckpointWay.CANNOT,
             why=f"the layouts differ ({changed}), and frozen weights are not among the optimizer's values",
         )
+    if _is_fused_whole(old) or _is_fused_whole(new):
+        return CheckpointRoute(
+            way=CheckpointWay.CANNOT,
+            why=f"the layouts differ ({changed}), and DeepSpeed's 16-bit optimizer around FusedAdam without ZeRO keeps "
+            "its values in an order of its own; plan with the optimizer kernel torch to be able to convert",
+        )
     where = shlex.quote(job.training.checkpoint_dir) if job.training.checkpoint_dir else "CHECKPOINT_DIR"
     return CheckpointRoute(
         way=CheckpointWay.CONVERT,
@@ -38,6 +45,12 @@ def checkpoint_route(old: Candidate, new: Candidate, *, job: JobSpec, folder: st
         command=f"python -m {_MODULE} {where}",
         script=f"{folder}/{CONVERT_SCRIPT}" if folder else CONVERT_SCRIPT,
     )
+
+
+def _is_fused_whole(candidate: Candidate) -> bool:
+    """DeepSpeed's `FP16_Optimizer` (0.19.8, fp16/fused_optimizer.py), which the converter does not know."""
+    fused = candidate.tuning.optimizer_kernel is OptimizerKernel.DEEPSPEED
+    return fused and candidate.zero_stage == 0 and candidate.precision is not Precision.FP32
 
 
 def _of_own_program(old: Candidate, new: Candidate, *, folder: str) -> CheckpointRoute:

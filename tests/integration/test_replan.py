@@ -219,3 +219,38 @@ def test_replan_training_goes_on_under_the_new_plan(old: Path, tmp_path: Path) -
         assert len(stitched) == 6
     finally:
         shutil.rmtree(checkpoints, ignore_errors=True)
+
+
+EMULATED = """\
+model: {name: tiny-llama-cpu}
+training: {seq_len: 32, global_batch_size: 32}
+cluster: {gpu: cpu, nodes: 4, gpus_per_node: 2, memory_gib: 2}
+search:
+  zero_stage: [0]
+  tensor_parallel_size: 1
+  pipeline_parallel_size: 1
+  micro_batch_size: [1, 2]
+  activation_checkpointing: none
+  precision: fp32
+trials: {mode: emulated, max_trials: 2, steps: 1, time_budget: 5m, timeout: 120s}
+"""
+
+
+@pytest.mark.slow
+def test_replan_keeps_emulated_trials_whose_ranks_do_the_same_work(tmp_path: Path) -> None:
+    """Eight ranks to four without a new trial: what a rank did is known, what it sends is priced anew."""
+    (tmp_path / "job.yaml").write_text(EMULATED)
+    (tmp_path / "hosts").write_text("a slots=2\nb slots=2\n")
+    old = tmp_path / "plan"
+    succeed("plan", tmp_path / "job.yaml", "--out", old, "--no-validate")
+    words = ("--cluster", tmp_path / "hosts", "--out", tmp_path / "new", "--no-validate", "--max-trials", "0")
+    document = replanned(old, *words)
+    assert (document["num_trials_kept"], document["num_trials_prior"]) == (2, 0)
+    plan = read_plan(tmp_path / "new")
+    assert plan["candidate"]["layout"]["data_parallel_size"] == 4
+    assert (
+        plan["candidate"]["batch"]["gradient_accumulation_steps"] * 4 * plan["candidate"]["batch"]["micro_batch_size"]
+        == 32
+    )
+    assert plan["promise"]["step_time_kind"] == "emulated"
+    assert document["checkpoint"]["way"] == "as_is"

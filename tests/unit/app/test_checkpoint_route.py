@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from planner.app.checkpoint_route import checkpoint_route
-from planner.spec import Candidate, JobSpec, OptimizerName
+from planner.spec import Candidate, JobSpec, OptimizerName, Precision
 from planner.spec.replan import CheckpointWay
+from planner.spec.tuning import OptimizerKernel
 from tests.unit.emit.samples import make_candidate, make_job
 
 OWN = "train.py --deepspeed {deepspeed_config}"
@@ -52,6 +53,15 @@ def test_route_of_muon_and_of_adapters_cannot_be_had() -> None:
         assert route.way is CheckpointWay.CANNOT
         assert "layouts differ" in route.why
         assert route.script == ""
+
+
+def test_route_of_fused_adam_without_zero_cannot_be_had() -> None:
+    tuning = replace(make_candidate().tuning, optimizer_kernel=OptimizerKernel.DEEPSPEED)
+    old, new = (
+        replace(one, tuning=tuning, precision=Precision.BF16) for one in (layout(0, tensor=2), layout(0, pipeline=2))
+    )
+    assert checkpoint_route(old, new, job=job_with(), folder="new").way is CheckpointWay.CANNOT
+    assert checkpoint_route(old, old, job=job_with(), folder="new").way is CheckpointWay.AS_IS
 
 
 @pytest.mark.parametrize(
