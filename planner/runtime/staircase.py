@@ -54,18 +54,18 @@ def climb(device: torch.device, *, capacity_bytes: int, meter: Meter, ends_at_s:
         batch = _next_batch(good, bad, close_fraction=_CLOSE_FRACTION[kind])
         if not batch:
             break
-        failure = _try_step(model, batch=batch, rows=rows, device=device)
+        failure, held = _try_step(model, rows=batch * rows, device=device, meter=meter)
         section = meter.end_section()
-        peaks["used"] = max(peaks["used"], section.used_bytes)
-        peaks["allocated"] = max(peaks["allocated"], section.allocated_bytes)
+        peaks["used"] = max(peaks["used"], section.used_bytes, held)
+        peaks["allocated"] = max(peaks["allocated"], section.allocated_bytes, held)
         peaks["reserved"] = max(peaks["reserved"], section.reserved_bytes)
-        steps.append((batch, section.allocated_bytes))
+        steps.append((batch, max(section.allocated_bytes, held)))
         good, bad = (good, batch) if failure else (batch, bad)
         ended_by = failure or ended_by
     return {
         "capacity_bytes": peaks["used"],
         "allocated_bytes": peaks["allocated"],
-        "context_bytes": max(0, peaks["used"] - peaks["reserved"]),
+        "context_bytes": max(0, peaks["used"] - max(peaks["reserved"], peaks["allocated"])),
         "largest_batch": good,
         "failed_batch": bad,
         "bytes_per_sample": _slope(steps, good),
@@ -81,14 +81,16 @@ def _next_batch(good: int, bad: int, *, close_fraction: float) -> int:
     return (good + bad) // 2 if bad - good > max(1, close_fraction * good) else 0
 
 
-def _try_step(model: torch.nn.Module, *, batch: int, rows: int, device: torch.device) -> str:
-    """One forward and backward pass; what the end of memory said, "" when it fitted. Other errors are raised."""
-    said = ""
+def _try_step(model: torch.nn.Module, *, rows: int, device: torch.device, meter: Meter) -> tuple[str, int]:
+    """One forward and backward pass: what the end of memory said ("" when it fitted), and what was held at its fullest.
+
+    Other errors are raised. The meter's own peak is sampled where the kernel keeps none, and a starved sampler misses.
+    """
+    said, held = "", 0
     try:
-        _step(model, rows=batch * rows, device=device)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        held = _step(model, rows=rows, device=device, meter=meter)
     except (RuntimeError, MemoryError) as problem:  # torch.OutOfMemoryError is a RuntimeError
+        held = meter.allocated_bytes()  # Keep: here, while the traceback still holds all that was allocated
         said = f"{type(problem).__name__}: {problem}"[:_LONGEST_TEXT]
         if not isinstance(problem, MemoryError) and not says_memory_ran_out(said):
             raise
@@ -96,13 +98,18 @@ def _try_step(model: torch.nn.Module, *, batch: int, rows: int, device: torch.de
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    return said
+    return said, held
 
 
-def _step(model: torch.nn.Module, *, rows: int, device: torch.device) -> None:
-    """A function of its own, so that nothing of the step outlives it."""
+def _step(model: torch.nn.Module, *, rows: int, device: torch.device, meter: Meter) -> int:
+    """A function of its own, so that nothing of the step outlives it. Returns what the forward pass left held."""
     inputs = torch.randn(rows, next(model.parameters()).shape[0], device=device)
-    model(inputs).square().mean().backward()
+    loss = model(inputs).square().mean()
+    held = meter.allocated_bytes()
+    loss.backward()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return held
 
 
 def _slope(steps: list[tuple[int, int]], good: int) -> int:

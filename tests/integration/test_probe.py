@@ -42,7 +42,7 @@ def test_cpu_machine_is_looked_at_stressed_and_measured(tmp_path: Path) -> None:
     result = probe_this_machine(request, console=SilentProgress())
     (staircase,) = result.report.staircases
     assert staircase.failed_batch > staircase.largest_batch > 0
-    assert 0.8 * limit < staircase.capacity_bytes <= limit
+    assert 0.7 * limit < staircase.capacity_bytes < 1.1 * limit  # of what it holds beyond what it held before
     assert "allocate" in staircase.ended_by
     assert result.report.usable_bytes > limit  # a limit that was asked for says nothing of the machine
     assert result.report.link is not None
