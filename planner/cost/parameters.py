@@ -54,7 +54,7 @@ def stage_shape(stage: int, *, axes: Axes, model: ModelSpec, by_cost: bool = Fal
     return StageShape(
         index=index,
         layers=layers,
-        encoder_layers=np.where(pipeline > 1, 0.0, float(model.num_encoder_layers)),
+        encoder_layers=model.num_encoder_layers / pipeline,  # every stage its share of both stacks
         has_embedding=index == 0,
         has_head=index == pipeline - 1,
         exists=exists,

@@ -204,3 +204,10 @@ def test_cpu_process_has_no_context_and_no_communication_buffers() -> None:
 def test_model_flops_utilisation_is_a_share() -> None:
     result = estimates(micro_batch_size=[1, 8, 64], zero_stage=1, data_parallel_size=8)
     assert np.all((result.mfu_fraction > 0) & (result.mfu_fraction < 0.75))
+
+
+def test_pipeline_of_an_encoder_decoder_still_holds_its_encoder() -> None:
+    model = load_model("t5-large")
+    result = estimates(model=model, pipeline_parallel_size=[1, 4], gradient_accumulation_steps=8, seq_len=512)
+    assert result.parameters_bytes[1] > result.parameters_bytes[0] / 4
+    assert result.mfu_fraction[1] < result.mfu_fraction[0]
