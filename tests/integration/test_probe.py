@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from planner.app.jobs import read_job
 from planner.app.probe import probe_this_machine
 from planner.app.probe_request import ProbeRequest
 from planner.app.progress import SilentProgress
+from planner.app.requests import PlanRequest
 from planner.errors import InputError
 from planner.jobfile import load_job, resolve_job
 from planner.spec import DeviceKind
@@ -84,3 +86,26 @@ def test_command_prints_one_document_and_writes_the_file(tmp_path: Path) -> None
 def test_where_nothing_can_be_written_is_refused_before_measuring(tmp_path: Path, out: str) -> None:
     with pytest.raises(InputError):
         probe_this_machine(ProbeRequest(out_path=tmp_path / out), console=SilentProgress())
+
+
+class _Notes(SilentProgress):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.said.append(text)
+
+
+def test_auto_on_a_machine_without_gpus_says_that_it_plans_for_the_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # no driver's program here
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "")
+    (tmp_path / "job.yaml").write_text(JOB.replace("file: cluster.yaml", "gpu: auto"))
+    console = _Notes()
+    job, machine = read_job(PlanRequest(job_path=tmp_path / "job.yaml", out_dir=tmp_path / "p"), console=console)
+    if job.cluster.gpu.device is not DeviceKind.CPU:
+        pytest.skip("this machine shows its GPUs through a library")
+    (note,) = [text for text in console.said if "gpu: auto" in text]
+    assert "processes of the CPU" in note
+    assert machine.notes == (note,)
