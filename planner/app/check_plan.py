@@ -1,4 +1,4 @@
-"""What the plan beside a configuration says of the run it is for: ranks, their splits, DeepSpeed's release."""
+"""What the plan beside a configuration says of the run it is for: ranks, their splits, who reads it, the release."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from planner.app.check_request import CheckRequest, ConfigReader
-from planner.errors import InputError
+from planner.app.jobs import read_planned_job
+from planner.errors import InputError, PlannerError
 from planner.rules import known_releases
-from planner.rundir import names
+from planner.rundir import RunDir, names
 from planner.rundir.plan_file import parse_plan
-from planner.spec import Plan
+from planner.spec import LaunchSpec, Plan, ScriptKind
 
 _MOST_BYTES = 4 << 20
+_READERS = {
+    ScriptKind.DEEPSPEED: ConfigReader.DEEPSPEED,
+    ScriptKind.HUGGINGFACE: ConfigReader.HUGGINGFACE,
+    ScriptKind.ACCELERATE: ConfigReader.HUGGINGFACE,
+}
 
 
 def with_plan_beside(request: CheckRequest, path: Path | None) -> tuple[CheckRequest, Path | None]:
@@ -29,17 +35,27 @@ def with_plan_beside(request: CheckRequest, path: Path | None) -> tuple[CheckReq
         return request, None
     layout = plan.candidate.layout
     release = dict(plan.versions).get("deepspeed", "")
+    launch = _launch(path.parent)
     return (
         replace(
             request,
             world_size=layout.world_size,
             tensor_parallel_size=layout.tensor_parallel_size,
             pipeline_parallel_size=layout.pipeline_parallel_size,
-            consumer=request.consumer or ConfigReader.DEEPSPEED,
+            consumer=request.consumer or _READERS[launch.script_kind],
+            client_optimizer=request.client_optimizer or ("" if launch.command else "none"),
             deepspeed_version=request.deepspeed_version or (release if release in known_releases() else ""),
         ),
         plan_path,
     )
+
+
+def _launch(folder: Path) -> LaunchSpec:
+    """Whose loop runs the plan; the reference trainer's where its job cannot be read."""
+    try:
+        return read_planned_job(RunDir.open(folder)).launch
+    except PlannerError:
+        return LaunchSpec()
 
 
 def _is_told(request: CheckRequest) -> bool:

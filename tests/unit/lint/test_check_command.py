@@ -11,9 +11,13 @@ from typing import Any
 
 import pytest
 
+from planner.app.plan import plan_job
+from planner.app.progress import SilentProgress
+from planner.app.requests import PlanRequest
 from planner.cli import main
+from planner.resources import find_data_dir
 from planner.rundir import RunDir
-from planner.spec import Plan
+from planner.spec import Plan, TrialMode
 from tests.unit.report.samples import quickstart_report
 
 GOOD = {"train_batch_size": 8, "gradient_clipping": 1.0, "zero_optimization": {"stage": 3}}
@@ -226,3 +230,17 @@ def test_flags_go_before_the_plan(check: Check, tmp_path: Path) -> None:
 def test_plan_of_somebody_else_says_nothing(check: Check, plan: str) -> None:
     (check.folder / "plan.yaml").write_bytes(plan.encode("latin-1"))
     assert json.loads(check(GOOD, "--json")[1])["plan"] is None
+
+
+@pytest.mark.parametrize(("job", "reader"), [("quickstart", "deepspeed"), ("own-trainer", "huggingface")])
+def test_emitted_folder_is_checked_as_whoever_reads_it_reads_it(
+    check: Check, tmp_path: Path, job: str, reader: str
+) -> None:
+    """Without a flag, for the reference trainer and for a script on Hugging Face's Trainer."""
+    path = find_data_dir("configs") / "jobs" / f"{job}.yaml"
+    request = PlanRequest(job_path=path, out_dir=tmp_path / "p", trial_mode=TrialMode.NONE, validate=False)
+    plan_job(request, console=SilentProgress())
+    code, out, _err = check.run(str(tmp_path / "p" / "ds_config.json"), "--json")
+    document = json.loads(out)
+    assert (code, document["findings"], document["notes"]) == (0, [], [])
+    assert (document["consumer"], document["data_parallel_size"]) == (reader, 2)

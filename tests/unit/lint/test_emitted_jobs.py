@@ -11,8 +11,9 @@ from planner.emit import render_ds_config_text
 from planner.jobfile import load_job, resolve_job
 from planner.lint import lint_document, read_document
 from planner.resources import find_data_dir
-from planner.rules import ConfigContext, ModelFacts, known_releases
+from planner.rules import ConfigContext, Consumer, ModelFacts, known_releases
 from planner.space import enumerate_candidates
+from planner.spec import ScriptKind
 from planner.spec.columns import candidate_at
 from planner.trial import probe_machine
 
@@ -27,6 +28,7 @@ def test_example_jobs_configurations_have_no_findings(path: Path) -> None:
     traced = trace_factory(job_file) if job_file.factory else None
     job = resolve_job(job_file, machine=machine_facts(probe_machine()), traced=traced)
     columns = enumerate_candidates(job).columns
+    kind = job.launch.script_kind
     assert len(columns) > 0
     step = max(1, len(columns) // SAMPLES)
     for row in range(0, len(columns), step):
@@ -40,7 +42,8 @@ def test_example_jobs_configurations_have_no_findings(path: Path) -> None:
                 deepspeed_version=release,
                 version_stated=True,
                 consumer_stated=True,
-                client_optimizer=False,
+                client_optimizer=None if job.launch.command else False,
+                consumer=Consumer.DEEPSPEED if kind is ScriptKind.DEEPSPEED else Consumer.HUGGINGFACE,
                 gpu_memory_bytes=job.cluster.gpu.memory_usable_bytes,
                 model=ModelFacts(hidden_size=job.model.hidden_size),
             )
