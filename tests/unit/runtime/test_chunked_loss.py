@@ -34,7 +34,7 @@ def test_chunked_loss_any_chunk_equals_whole_loss_and_gradients(batch: int, seq:
     other, matrix = hidden.detach().clone().requires_grad_(), weight.detach().clone().requires_grad_()
     loss = chunked_next_token_loss(other, matrix, tokens, ALONE, chunk_tokens=chunk)
     (scale * loss).backward()
-    assert float(loss) == pytest.approx(float(_whole(hidden, weight, tokens)), rel=1e-6)
+    assert loss.item() == pytest.approx(_whole(hidden, weight, tokens).item(), rel=1e-6)
     for found, expected in zip((other.grad, matrix.grad), wanted):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6 * scale)
 
@@ -59,4 +59,4 @@ def test_chunked_loss_frozen_matrix_gets_no_gradient() -> None:
     assert frozen.grad is None and hidden.grad is not None
     with torch.no_grad():
         again = chunked_next_token_loss(hidden, frozen, tokens, ALONE)
-    assert float(again) == pytest.approx(float(_whole(hidden, weight, tokens)), rel=1e-6)
+    assert again.item() == pytest.approx(_whole(hidden, weight, tokens).item(), rel=1e-6)
