@@ -172,12 +172,20 @@ def with_modes(batches: CandidateColumns, axes: AxisValues, *, num_layers: int) 
     position = np.arange(len(row), dtype=np.int64) - starts[row]
     kinds = lengths[which[row]]
     mode, kind = np.divmod(position, kinds)
-    varying = {name: getattr(modes, name) for name in modes.__dataclass_fields__}
+    varying = {
+        name: column for name in modes.__dataclass_fields__ if not _is_given(column := getattr(modes, name), name)
+    }
     return _replaced(
         batches.take(row),
         checkpointed_layers=table[which[row], kind],
         **{name: values[mode] for name, values in varying.items()},
     )
+
+
+def _is_given(column: IntColumn, name: str) -> bool:
+    """Whether all modes have the value that rows start with, so that nothing has to be written for it."""
+    start = _DEFAULT_ATTENTION if name == "attention" else 0
+    return not (column != start).any()
 
 
 def _checkpointing_table(

@@ -18,12 +18,17 @@ def setting_codes(column: NDArray[np.int64], name: str) -> NDArray[np.int64]:
 
 def has_setting(column: NDArray[np.int64], name: str, value: Any) -> NDArray[np.bool_]:
     """Where a `tuning` column has this value of a setting."""
-    found: NDArray[np.bool_] = setting_codes(column, name) == TUNING_VALUES[name].index(value)
+    place = TUNING_VALUES[name].index(value)
+    if not column.any():  # the usual case, in spaces of 10^5 rows
+        return np.full(len(column), place == 0, dtype=np.bool_)
+    found: NDArray[np.bool_] = setting_codes(column, name) == place
     return found
 
 
 def setting_values(column: NDArray[np.int64], name: str) -> NDArray[np.float64]:
     """The values of a setting that is a number, row by row."""
+    if not column.any():
+        return np.full(len(column), TUNING_VALUES[name][0], dtype=np.float64)
     return np.array(TUNING_VALUES[name], dtype=np.float64)[setting_codes(column, name)]
 
 
