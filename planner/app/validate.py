@@ -18,7 +18,7 @@ from planner.app.trials import deepspeed_version, open_pool
 from planner.emit import reduced_differences, reduced_task, render_ds_config, without_auto
 from planner.errors import TrialsUnavailable
 from planner.rules import ConfigContext, Consumer, Severity, check_config
-from planner.spec import Candidate, DeviceKind, JobSpec, Measured, Outcome, ScriptKind, ValidationStep
+from planner.spec import Candidate, DeviceKind, JobSpec, Measured, Outcome, Provenance, ScriptKind, ValidationStep
 from planner.trial import Machine
 from planner.trial.environment import worker_environment
 from planner.trial.program import run_program
@@ -103,10 +103,16 @@ def _unavailable(why: str) -> TrialsUnavailable:
     )
 
 
+def _ran_what_ships(measured: Measured, job: JobSpec) -> bool:
+    """An emulated trial ran the reference trainer, and so says nothing of a script of the user's own."""
+    return not job.launch.command or measured.kind is Provenance.MEASURED
+
+
 def _run(selection: Selection, *, job: JobSpec, machine: Machine, log_path: Path) -> ValidationStep:
     trial = selection.trial
-    if trial is not None and isinstance(trial.outcome, Measured):
-        steps = len(trial.outcome.ranks[0].step_times_s)
+    measured = trial.outcome if trial is not None and isinstance(trial.outcome, Measured) else None
+    if trial is not None and measured is not None and _ran_what_ships(measured, job):
+        steps = len(measured.ranks[0].step_times_s)
         who = "your script with this" if job.launch.command else "this"
         detail = f"trial {trial.number} ran {who} very config on the target layout for {steps} optimizer steps"
         return ValidationStep(name="initialize", passed=True, detail=detail)

@@ -17,7 +17,7 @@ import time
 from types import FrameType
 
 from planner.runtime.preload import import_ahead, preload_deepspeed, preload_model_code
-from planner.runtime.worker_process import die_with_parent
+from planner.runtime.worker_process import adopt_orphans, die_with_parent, end_orphans
 from planner.spec.codec import DecodeError
 from planner.spec.worker import (
     Message,
@@ -82,6 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--module", action="append", default=[], help="import this, too, at the start where it exists")
     options = parser.parse_args(arguments)
     die_with_parent(options.parent_pid, signal.SIGTERM)
+    adopt_orphans()
     answers = _take_over_standard_output()
     sys.path[:0] = options.python_path
     began_s = time.monotonic()
@@ -161,6 +162,7 @@ def run_trial(request: RunRequest, requests: RequestLines, answers: Answers) -> 
     except ForkRefused as problem:
         return WorkerRefused(message=str(problem))
     finally:
+        end_orphans()
         marks.close()
 
 

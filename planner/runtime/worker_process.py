@@ -6,6 +6,7 @@ watching has to do. Leaves deciding when to end a process to `worker_trial`.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -14,7 +15,11 @@ import signal
 import sys
 from pathlib import Path
 
+import psutil
+
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+_PR_SET_CHILD_SUBREAPER = 36
+_SWEEPS = 10  # an orphan that is ended may leave orphans of its own
 _RANK_OOM_SCORE = 800  # of 1000: under memory pressure the kernel takes a rank before the planner or the worker
 
 _PTHREAD_ATTR_BYTES = 256  # more than sizeof(pthread_attr_t) on any architecture (56 on x86-64)
@@ -30,6 +35,25 @@ def die_with_parent(parent_pid: int, signal_number: signal.Signals) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal_number), 0, 0, 0)
     if os.getppid() != parent_pid:  # Keep: the parent may have died before the call above
         os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of whatever a rank leaves behind, so that a program which a script put into a session of its
+    own, out of reach of its process group, can be ended with the trial."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_orphans() -> None:
+    """End and reap every child of this process. For the worker between two trials, when none of them is a rank."""
+    for _ in range(_SWEEPS):
+        left = psutil.Process().children(recursive=True)
+        if not left:
+            return
+        for orphan in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                orphan.kill()
+        psutil.wait_procs(left, timeout=1.0)
 
 
 def offer_to_the_kernel_first() -> None:

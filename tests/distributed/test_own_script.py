@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from planner.spec import Crashed, DeviceKind, Diverged, Measured, Outcome, Phase, ScriptCall, TimedOut
@@ -55,6 +56,14 @@ def test_script_that_does_it_its_own_way_is_measured_and_ended(pool: WarmPool, t
     outcome = run(pool, tmp_path, behaviour)
     assert isinstance(outcome, Measured), outcome
     assert len(outcome.ranks[0].losses) == 4
+
+
+def test_helper_that_a_script_left_in_its_own_session_ends_with_the_trial(pool: WarmPool, tmp_path: Path) -> None:
+    assert isinstance(run(pool, tmp_path, "forks"), Measured)
+    assert pool.worker_pid is not None
+    assert psutil.Process(pool.worker_pid).children(recursive=True) == []
+    marker = ["sleep", "98765", str(pool.worker_pid)]
+    assert not [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == marker]
 
 
 def test_script_that_shows_no_loss_is_measured_without_one(pool: WarmPool, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import subprocess
 import sys
 import time
 
@@ -69,6 +70,12 @@ elif behaviour == "swallows-every-end":
         except BaseException as problem:
             print("not stopping for", type(problem))
 elif behaviour == "forks":
+    marker = [
+        "sleep",
+        "98765",
+        str(os.getppid()),
+    ]  # a helper in a session of its own, as trackers and servers start them
+    subprocess.Popen(marker, start_new_session=True)
     if os.fork() == 0:
         sys.exit(0)  # its end is not the rank's
     if os.fork() == 0:
