@@ -186,7 +186,8 @@ def _memory_lines(report: MachineReport, *, described: bool) -> list[str]:
 
 
 def _memory_source(report: MachineReport) -> str:
-    if any(one.failed_batch for one in report.staircases):
+    reached = min((one.capacity_bytes for one in report.staircases), default=-1)
+    if report.usable_bytes == min(reached, report.total_bytes):
         return "planner probe --stress: a training step's batch was raised until memory ended"
     if report.device is DeviceKind.CPU:
         return f"planner probe: an even share of the host's available memory for each of {report.num_devices} processes"

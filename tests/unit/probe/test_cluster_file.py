@@ -126,6 +126,9 @@ def _staircase(capacity: int, *, failed: int = 9) -> StaircaseResult:
 def test_measured_capacity_goes_before_what_is_free(tmp_path: Path) -> None:
     machine = with_staircases(report(), (_staircase(70 * GIB), _staircase(75 * GIB)))
     assert read_back(tmp_path, machine).gpu.memory_usable_bytes == 70 * GIB
+    assert "--stress" in render_cluster_file(machine, nodes=1).text
+    limited = replace(machine, usable_bytes=79 * GIB)  # a limit that was asked for: what is free stands
+    assert "--stress" not in render_cluster_file(limited, nodes=1).text
 
 
 def test_staircase_that_time_ended_says_nothing_of_the_capacity() -> None:
