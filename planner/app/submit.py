@@ -48,6 +48,12 @@ def submit_search(request: PlanRequest, job_file: JobFile, *, console: Progress)
             why="the job says trials.submit: slurm, and this is no node of a Slurm cluster",
             fix="plan on a login node, or add --set trials.submit=here",
         )
+    if request.cluster:
+        raise InputError(
+            "several candidate clusters cannot be submitted as one Slurm job",
+            why="each is a search of its own, on nodes of its own",
+            fix="submit a job with one cluster, or add --set trials.submit=here",
+        )
     out_dir = request.out_dir.absolute()
     place = out_dir.with_name(f"{out_dir.name}.slurm")
     place.mkdir(parents=True, exist_ok=True)
