@@ -8,14 +8,15 @@ whole=${counts[0]}
 
 usage() {
   echo "usage: bash @@{script} [--which] NODES_ALIVE [options of the start script, such as --resume]" >&2
-  echo "       --which only prints the folder of the plan for that many nodes; there are plans for: ${counts[*]}" >&2
+  echo "       --which, anywhere, only prints the folder of the plan for that many nodes; plans: ${counts[*]}" >&2
   exit 2
 }
 which=
-if [[ ${1:-} == --which ]]; then
-  which=yes
-  shift
-fi
+rest=()
+for word in "$@"; do
+  if [[ $word == --which ]]; then which=yes; else rest+=("$word"); fi
+done
+set -- ${rest[@]+"${rest[@]}"}
 [[ ${1:-} =~ ^[0-9]{1,9}$ ]] || usage
 alive=$((10#$1))
 shift

@@ -80,7 +80,10 @@ def test_survive_script_picks_the_plan_for_the_nodes_alive(folder: Path) -> None
         run = surviving(folder, "--which", alive)
         assert (run.returncode, run.stdout.strip()) == (0, str(expected)), run.stderr
     assert surviving(folder, "--which", "0").returncode == 3
-    for words in ((), ("--which",), ("many",), ("-1",), ("2; rm",)):
+    for behind in (("2", "--which"), ("2", "--resume", "--which")):  # asking starts nothing, wherever it is asked
+        run = surviving(folder, *behind)
+        assert (run.returncode, run.stdout.strip()) == (0, str(folder / "survive" / "2")), run.stderr
+    for words in ((), ("--which",), ("many",), ("-1",), ("2; rm",), ("--resume", "2"), ("--whcih", "2")):
         run = surviving(folder, *words)
         assert run.returncode == 2
         assert "usage" in run.stderr
