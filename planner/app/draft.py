@@ -253,7 +253,7 @@ def _outlined(row: CandidateRow) -> OutlinedCandidate:
         key=row.key,
         name=short_candidate(row.candidate),
         tokens_per_s=row.estimate.tokens_per_s,
-        high_bytes=row.estimate.memory.high_bytes,
+        device_used_bytes=row.estimate.memory.device_used_bytes,
         kind=row.estimate.kind,
     )
 

@@ -18,6 +18,7 @@ from planner.app.draft import Draft, draft_plan, outline_search, search_problem
 from planner.app.emulation import EmulatedEvaluator, Stage
 from planner.app.fallbacks import plan_fallbacks
 from planner.app.final_trial import PROFILE_DIR, Finals, with_final_trial
+from planner.app.missing_script import refuse_missing_script
 from planner.app.origin import Origin
 from planner.app.pin import Pinned, find_pinned
 from planner.app.pin_trial import TriedPin, try_pinned
@@ -110,6 +111,7 @@ def prepare(
         ability = Ability(mode=TrialMode.NONE, note="max_trials is 0: every number is computed")
     if ability.mode is not TrialMode.NONE:
         _refuse_missing_data(job)
+    refuse_missing_script(job, job_path=request.job_path, mode=ability.mode, console=console)
     if ability.mode is TrialMode.NONE and request.join:
         raise TrialsUnavailable(
             "this machine cannot join a study",

@@ -20,7 +20,7 @@ class OutlinedCandidate:
     key: str
     name: str  # as people read it
     tokens_per_s: float
-    high_bytes: int
+    device_used_bytes: int  # as a plan promises it: cached blocks included
     kind: Provenance = Provenance.COMPUTED
 
 

@@ -90,7 +90,7 @@ def estimate(
             return
         result = session.use_cases.estimate_one(row)
         session.print_json(result)
-        session.print(*estimate_view(result))
+        session.print(*estimate_view(result, row))
         session.print_essential(estimate_verdict(result))
 
 

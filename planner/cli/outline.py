@@ -37,9 +37,10 @@ def outline_lines(outline: SearchOutline) -> tuple[str, ...]:
 
 def outline_tables(outline: SearchOutline) -> tuple[Table, ...]:
     """The candidates to be tried first, what the rules refused, and the axes left out; only those with a row."""
-    first = new_table("first to try", "tokens/s", "memory at most", "origin")
+    first = new_table("first to try", "tokens/s", "memory (computed)", "origin")
     for row in outline.first_candidates:
-        add_cells(first, row.name, format_rate_short(row.tokens_per_s), format_bytes(row.high_bytes), str(row.kind))
+        memory = format_bytes(row.device_used_bytes)
+        add_cells(first, row.name, format_rate_short(row.tokens_per_s), memory, str(row.kind))
     refused = new_table("refused by rule", "combinations")
     for rule, count in outline.rejected:
         add_cells(refused, rule, format_count(count))

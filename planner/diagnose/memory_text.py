@@ -6,6 +6,8 @@ exception and not a log: trials (`planner.trial.classify`) and the staircase of 
 
 from __future__ import annotations
 
+import re
+
 from planner.diagnose.device_text import read_device_text
 from planner.diagnose.host_text import read_host_text, says_peer_was_lost
 from planner.diagnose.records import EventKind, Figures
@@ -18,11 +20,18 @@ __all__ = [
     "says_device_memory_ran_out",
     "says_host_memory_ran_out",
     "says_memory_ran_out",
+    "says_memory_under_limit",
     "says_peer_was_lost",
 ]
 
 _DEVICE = frozenset(
     {EventKind.DEVICE_ALLOCATOR, EventKind.DEVICE_ERROR, EventKind.LIBRARY_ALLOCATION, EventKind.NONSENSE_SIZE}
+)
+# What says nothing of memory by itself, but under a limit that is active follows from it: oneDNN without room for its
+# kernel (a primitive *descriptor* is what it does not support, limit or not), a thread whose stack could not be had.
+_UNDER_LIMIT = re.compile(
+    r"could not create a primitive(?! desc)|could not execute a primitive|Resource temporarily unavailable"
+    r"|can't (?:start|create) (?:a )?new thread|failed to map segment from shared object"
 )
 
 
@@ -56,6 +65,11 @@ def says_host_memory_ran_out(text: str) -> bool:
 def says_memory_ran_out(text: str) -> bool:
     """Either of the two."""
     return says_device_memory_ran_out(text) or says_host_memory_ran_out(text)
+
+
+def says_memory_under_limit(text: str) -> bool:
+    """Whether this text, of a process under a memory limit that is active, means that the limit was reached."""
+    return says_host_memory_ran_out(text) or _UNDER_LIMIT.search(text) is not None
 
 
 def read_device_figures(text: str) -> DeviceFigures | None:

@@ -3,7 +3,7 @@
 `rundir` writes what is rendered here; `runtime` reads it back.
 """
 
-from planner.emit.command import following_notes
+from planner.emit.command import following_notes, read_command
 from planner.emit.conversion import render_conversion, render_surviving
 from planner.emit.ds_config import bucket_elements, render_ds_config, render_ds_config_text
 from planner.emit.explain import explain_ds_config
@@ -28,6 +28,7 @@ __all__ = [
     "following_notes",
     "node_order_refusal",
     "node_shape",
+    "read_command",
     "reduced_differences",
     "reduced_task",
     "render_conversion",

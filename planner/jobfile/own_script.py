@@ -6,6 +6,7 @@ Owns looking at the script's text, which is read and never run here.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 from pathlib import Path
@@ -33,6 +34,17 @@ def script_kind(section: LaunchSection, *, folder: Path) -> ScriptKind:
         return ScriptKind.HUGGINGFACE
     launched = re.match(r"(\S*/)?accelerate\s+launch\b", command)
     return ScriptKind.ACCELERATE if launched or _ACCELERATE.search(text) else ScriptKind.DEEPSPEED
+
+
+def start_folder(section: LaunchSection, *, folder: Path) -> Path:
+    """Where the command starts: launch.folder (the job file's without it) or, where the script is not there but beside
+    the job file or in the current folder, that one."""
+    start = Path(os.path.normpath(folder / (section.folder or ".")))
+    name = next((word for word in shlex.split(section.command or "") if word.endswith(".py")), "")
+    if not name:
+        return start
+    places = (start, Path(os.path.normpath(folder)), Path.cwd())
+    return next((place for place in places if (place / name).is_file()), start)
 
 
 def _script_text(command: str, *, folder: Path) -> str:

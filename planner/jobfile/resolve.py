@@ -25,7 +25,7 @@ from planner.jobfile.cluster import THIS_MACHINE, cluster_of, hosts_of
 from planner.jobfile.launch_schema import LaunchSection
 from planner.jobfile.machine import MachineFacts
 from planner.jobfile.not_yet import refuse_what_is_not_there_yet
-from planner.jobfile.own_script import own_config_json, script_kind
+from planner.jobfile.own_script import own_config_json, script_kind, start_folder
 from planner.jobfile.run_schema import resolve_run
 from planner.jobfile.schema import ClusterSection, JobSchema, ModelSection
 from planner.jobfile.search_schema import SearchSection
@@ -370,7 +370,7 @@ def _launch(schema: JobSchema, *, folder: Path, python_path: tuple[str, ...]) ->
     """`environment`, `slurm` and `kubernetes` may stand under `launch` or at the top, not in both places."""
     section = schema.launch
     _refuse_idle_keys(section)
-    start = Path(os.path.normpath(folder / (section.folder or ".")))
+    start = start_folder(section, folder=folder)
     kubernetes = _said_once("kubernetes", section.kubernetes, schema.kubernetes)
     if section.launcher is Launcher.KUBERNETES and not dict(kubernetes).get("image"):
         raise InputError(  # here, because the manifest is only written after the trials

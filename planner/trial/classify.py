@@ -16,6 +16,7 @@ from planner.diagnose.memory_text import (
     requested_of_host,
     says_device_memory_ran_out,
     says_host_memory_ran_out,
+    says_memory_under_limit,
     says_peer_was_lost,
 )
 from planner.spec import (
@@ -108,7 +109,7 @@ def _cause_of(rank: RankEnd, facts: TrialFacts) -> _Cause:
     for text in texts:
         if says_device_memory_ran_out(text) or text.startswith("torch.OutOfMemoryError"):
             return _Cause.DEVICE_MEMORY
-        if _host_refused(text) or text.startswith("MemoryError"):
+        if _host_refused(text, facts.task) or text.startswith("MemoryError"):
             return _host_or_limit(facts.task)
     return _Cause.PEER_LOST if any(map(says_peer_was_lost, texts)) else _Cause.OTHER
 
@@ -117,21 +118,26 @@ def _cause_of_silent_death(rank: RankEnd, facts: TrialFacts) -> _Cause:
     if rank.exit_code == -signal.SIGKILL:
         return _Cause.HOST_MEMORY
     tail = facts.log_tails[rank.rank]
-    if rank.exit_code in (-signal.SIGABRT, _LOADER_GAVE_UP) and _host_refused(tail):
+    if rank.exit_code in (-signal.SIGABRT, _LOADER_GAVE_UP) and _host_refused(tail, facts.task):
         return _host_or_limit(facts.task)
     if rank.exit_code == -signal.SIGABRT and says_device_memory_ran_out(tail):
         return _Cause.DEVICE_MEMORY
     return _Cause.OTHER
 
 
-def _host_refused(text: str) -> bool:
+def _host_refused(text: str, task: TrialTask) -> bool:
+    if _is_limited(task):
+        return says_memory_under_limit(text)
     return says_host_memory_ran_out(text) or _THREAD_REFUSED in text
+
+
+def _is_limited(task: TrialTask) -> bool:
+    return task.device is DeviceKind.CPU and task.memory_limit_bytes > 0
 
 
 def _host_or_limit(task: TrialTask) -> _Cause:
     """On CPU under a limit, the limit is the device's memory; otherwise it is the host that had no more."""
-    limited = task.device is DeviceKind.CPU and task.memory_limit_bytes > 0
-    return _Cause.DEVICE_MEMORY if limited else _Cause.HOST_MEMORY
+    return _Cause.DEVICE_MEMORY if _is_limited(task) else _Cause.HOST_MEMORY
 
 
 def _failure(rank: RankEnd, cause: _Cause, facts: TrialFacts) -> Outcome:

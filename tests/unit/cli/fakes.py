@@ -31,7 +31,7 @@ def make_outline(*, max_trials: int = 5, longest_s: float = 100.0, mode: TrialMo
         longest_s=longest_s,
         first_candidates=(
             OutlinedCandidate(
-                key=report.plan.key, name="ZeRO-1 dp2 mb8x2 bf16 full", tokens_per_s=2560.0, high_bytes=GIB // 3
+                key=report.plan.key, name="ZeRO-1 dp2 mb8x2 bf16 full", tokens_per_s=2560.0, device_used_bytes=GIB // 3
             ),
         ),
         rejected=report.plan.search.rejected,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from planner.app.estimate_row import GPUS_PER_NODE, EstimateRow
 from planner.cli.estimate_view import estimate_verdict
 from tests.unit.cli.fakes import FakeUseCases, estimate_result
 from tests.unit.cli.running import Cli, assert_three_lines, run_child
@@ -55,13 +56,28 @@ def test_estimate_prints_a_breakdown_that_sums_and_a_verdict(cli: Cli) -> None:
     run = cli("estimate", "--model", "m")
     assert run.exit_code == 0
     lines = run.out.splitlines()
-    assert lines[0].startswith("memory of the worst rank (stage 0)")
+    assert lines[0] == "assumed: 1 node of 8 GPUs (h100-sxm-80gb), micro-batch 1, no checkpointing"
+    assert lines[1].split("  ")[0] == "memory of the worst rank"
     assert any(line.split()[:3] == ["parameters", "1.25", "GiB"] for line in lines)
     assert any(line.split() == ["total", "10.0", "GiB"] for line in lines)
     assert not any(line.startswith("communication") for line in lines)  # nothing of it
     assert "usable 40.0 GiB; it cannot do without 7.50 GiB to 10.0 GiB" in run.out
     assert "2.56 thousand tokens/s" in run.out
     assert lines[-1] == "fits with 30.0 GiB to spare (computed)"
+
+
+def test_estimate_of_a_pipeline_names_the_stage_and_assumes_nothing_that_is_said(cli: Cli) -> None:
+    said = ("--nodes", "1", "--gpus-per-node", "8", "--gpu", "h100", "--activation-checkpointing", "none")
+    run = cli("estimate", "--model", "m", *said, "--micro-batch-size", "1", "--pipeline-parallel-size", "2")
+    assert run.out.splitlines()[0].startswith("memory of the worst rank (pipeline stage 0)")
+
+
+def test_what_is_said_to_be_assumed_is_what_a_row_defaults_to() -> None:
+    fields = EstimateRow.model_fields
+    assert GPUS_PER_NODE == 8
+    assert fields["gpu"].default == "h100-sxm-80gb"
+    assert fields["micro_batch_size"].default == 1
+    assert str(fields["activation_checkpointing"].default) == "none"
 
 
 def test_estimate_that_does_not_fit_says_by_how_much(cli: Cli) -> None:

@@ -95,7 +95,7 @@ def test_dry_run_says_what_would_be_tried_and_at_most_how_long(cli: Cli) -> None
     run = cli("plan", "q.yaml", "--dry-run")
     assert run.exit_code == 0
     assert "at most 5 real trials" in run.out and "at most 2 min in all" in run.out
-    for words in ("ZeRO-1 dp2 mb8x2 bf16 full", "memory at most", "pipeline-needs-zero-0-or-1", "changes numerics"):
+    for words in ("ZeRO-1 dp2 mb8x2 bf16 full", "memory (computed)", "pipeline-needs-zero-0-or-1", "changes numerics"):
         assert words in run.out
     document = json.loads(cli("plan", "q.yaml", "--dry-run", "--json").out)
     assert document["dry_run"] is True

@@ -110,6 +110,9 @@ def test_out_of_memory_hidden_behind_another_exception_is_found() -> None:
         ("MemoryError", "std::bad_alloc"),
         ("OSError", "[Errno 12] Cannot allocate memory"),
         ("RuntimeError", "can't start new thread"),
+        ("RuntimeError", "could not create a primitive"),
+        ("RuntimeError", "std::bad_alloc"),
+        ("BlockingIOError", "[Errno 11] Resource temporarily unavailable"),
     ],
 )
 def test_cpu_memory_under_a_limit_is_the_devices(exception: str, message: str) -> None:
@@ -119,6 +122,18 @@ def test_cpu_memory_under_a_limit_is_the_devices(exception: str, message: str) -
     assert isinstance(outcome, OutOfMemory)
     assert outcome.capacity_bytes == GIB
     assert outcome.allocated_bytes == GIB // 2
+
+
+def test_primitive_refused_without_a_limit_is_a_crash() -> None:
+    failing = raised(0, "RuntimeError", "could not create a primitive")
+    task = make_task(device=DeviceKind.CPU)
+    assert isinstance(classify_trial(make_facts(failing, ended_by_worker(1), task=task)), Crashed)
+
+
+def test_unsupported_primitive_under_a_limit_is_a_crash() -> None:
+    failing = raised(0, "RuntimeError", "could not create a primitive descriptor for a matmul primitive")
+    task = make_task(device=DeviceKind.CPU, memory_limit_bytes=GIB)
+    assert isinstance(classify_trial(make_facts(failing, ended_by_worker(1), task=task)), Crashed)
 
 
 @pytest.mark.parametrize("device", list(DeviceKind))
