@@ -160,6 +160,26 @@ def transferred(calibration: Calibration, changes: tuple[Change, ...], *, device
     return _halved(known) if ChangeKind.SOFTWARE in kinds else known
 
 
+def carried_words(calibration: Calibration, changes: tuple[Change, ...], *, device: DeviceKind) -> str:
+    """What the old trials that do not hold still do here, after "they": told of the correction that is really applied.
+    `calibration`: as `prior_calibration` gives it for these changes."""
+    if calibration.corrects_time:
+        return "correct the model"
+    kinds = {change.kind for change in changes}
+    if ChangeKind.GPU in kinds:
+        why = "that of another GPU is not known from them"
+    elif device is DeviceKind.CPU and ChangeKind.MACHINE in kinds:
+        why = "that of another machine's cores is not known from them"
+    elif device is DeviceKind.CPU and kinds & {ChangeKind.NODES, ChangeKind.GPUS_PER_NODE}:
+        why = "another number of processes shares the cores"
+    elif calibration.num_points:
+        why = "a correction made from some of them did not foretell the others, so none is kept"
+    else:
+        why = "none of them measured any"
+    what = "correct the model's memory" if calibration.corrects_memory else "correct nothing here"
+    return f"{what}; step time is the uncorrected model's: {why}"
+
+
 def _halved(calibration: Calibration) -> Calibration:
     factors = {
         name: getattr(calibration, name) ** 0.5

@@ -19,6 +19,7 @@ class Origin:
     verdict: Verdict
     num_kept: int
     num_prior: int
+    carried: str
     new_folder: str
 
     def summary(self, candidate: Candidate) -> ReplanSummary:
@@ -33,4 +34,5 @@ class Origin:
             num_kept=self.num_kept,
             num_prior=self.num_prior,
             checkpoint=checkpoint_route(self.plan.candidate, candidate, job=self.job, folder=self.new_folder),
+            carried=self.carried,
         )

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from planner.app.changes import Surroundings, find_changes
-from planner.app.earlier import OldPlan, Sorted, prior_calibration, sort_trials
+from planner.app.earlier import OldPlan, Sorted, carried_words, prior_calibration, sort_trials
 from planner.app.jobs import read_job, read_planned_job
 from planner.app.mixed import use_of_mixed
 from planner.app.old_plan import judge_old_plan
@@ -131,6 +131,7 @@ def _plan_again(
     for change in changes:
         console.note(change.sentence)
     calibration = prior_calibration(old.as_of(), changes)
+    carried = carried_words(calibration, changes, device=old.job.cluster.gpu.device)
     found = sort_trials(old.as_of(), job, machine=machine.fingerprint, changes=changes)
     verdict = judge_old_plan(old.plan.candidate, job, calibration=calibration, kept=found.kept)
     console.note(f"the old plan, {old.plan.key}: {verdict.sentence}")
@@ -143,6 +144,7 @@ def _plan_again(
         old_here=verdict,
         num_kept=len(found.kept),
         num_prior=len(found.others),
+        carried=carried,
     )
     origin = Origin(
         folder=str(old.run_dir.path),
@@ -152,6 +154,7 @@ def _plan_again(
         verdict=verdict,
         num_kept=len(found.kept),
         num_prior=len(found.others),
+        carried=carried,
         new_folder=str(out_dir),
     )
     kept = _with_source(found, old)
@@ -159,7 +162,7 @@ def _plan_again(
     planned = replace(planned, out_dir=out_dir, survive=_survive(request, old.plan, job))
     planning = prepare(planned, console=console, job=job, machine=machine, earlier=earlier)
     if old.trials:
-        console.note(_kept_sentence(found))
+        console.note(_kept_sentence(found, carried))
     if request.dry_run:
         return replace(result, outline=outline_of(planning, kept))
     return _written(result, planning, out_dir=out_dir, old=old)
@@ -199,10 +202,10 @@ def _refuse_inside(out_dir: Path, old: Path) -> None:
         )
 
 
-def _kept_sentence(found: Sorted) -> str:
+def _kept_sentence(found: Sorted, carried: str) -> str:
     kept, others = len(found.kept), len(found.others)
     words = f"{plural(kept, 'trial')} of the old plan still {'holds' if kept == 1 else 'hold'}" if kept else ""
-    rest = f"{plural(others, 'trial')} of the old plan only {'corrects' if others == 1 else 'correct'} the model"
+    rest = f"{plural(others, 'trial')} of the old plan: they {carried}"
     return "; ".join(filter(None, (words, rest if others else "")))
 
 

@@ -41,6 +41,7 @@ class ReplanResult:
     old_here: Verdict
     num_kept: int = 0
     num_prior: int = 0
+    carried: str = "correct the model"  # what those do here, after "they"
     outline: SearchOutline | None = None
     planned: PlanResult | None = None
     checkpoint: CheckpointRoute | None = None

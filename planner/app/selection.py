@@ -57,7 +57,7 @@ def choices_by_model(draft: Draft) -> Iterator[Selection]:
         second = draft.row(ranked[place + 1]) if place + 1 < len(ranked) else None
         yield Selection(
             candidate=chosen.candidate,
-            promise=_computed_promise(chosen.estimate),
+            promise=_computed_promise(chosen.estimate, draft.calibration),
             trial=None,
             runner_up=_computed_runner_up(second) if second is not None else None,
             calibration=draft.calibration,
@@ -101,13 +101,14 @@ def _winner(draft: Draft, trials: dict[str, TrialRecord]) -> Choice | None:
     )
 
 
-def _computed_promise(estimate: Estimate) -> Promise:
+def _computed_promise(estimate: Estimate, calibration: Calibration) -> Promise:
+    """Memory may be corrected where step times are not: trials on another GPU still tell what a rank allocates."""
     return Promise(
         step_time_s=estimate.step_time_s,
         step_time_kind=estimate.kind,
         tokens_per_s=estimate.tokens_per_s,
         device_used_bytes=estimate.memory.device_used_bytes,
-        memory_kind=estimate.kind,
+        memory_kind=Provenance.FITTED if calibration.corrects_memory else estimate.kind,
         usable_bytes=estimate.memory.usable_bytes,
     )
 

@@ -35,7 +35,8 @@ def replan_summary(result: ReplanResult) -> tuple[RenderableType, ...]:
     lines.add_row("old plan", Text(one_line(f"{old.key}: {result.old_here.sentence}.")))
     if result.num_kept or result.num_prior:
         lines.add_row(
-            "trials", Text(f"{result.num_kept} of the old plan hold, {result.num_prior} only correct the model")
+            "trials",
+            Text(one_line(f"{result.num_kept} of the old plan hold; {result.num_prior} more: they {result.carried}")),
         )
     parts: tuple[RenderableType, ...] = (Text(), lines)
     if result.planned is None or result.planned.plan is None:
@@ -43,7 +44,7 @@ def replan_summary(result: ReplanResult) -> tuple[RenderableType, ...]:
         return (*parts, *(Text(line) for line in outline))
     new = result.planned.plan
     closing = _grid()
-    closing.add_row("gain", Text(one_line(_gain(result, new)), style="bold"))
+    closing.add_row("change", Text(one_line(_gain(result, new)), style="bold"))
     if result.checkpoint is not None:
         closing.add_row("checkpoint", Text(one_line(_checkpoint(result.checkpoint))))
     return (*parts, Text(), _beside(old, new), Text(), closing, *plan_summary(result.planned))

@@ -40,6 +40,16 @@ class Calibration:
     memory_residual_fraction: float = 0.0
     time_residual_fraction: float = 0.0
 
+    @property
+    def corrects_memory(self) -> bool:
+        """Whether memory is another than the uncorrected model says."""
+        return self.memory_scale != 1.0 or self.memory_offset_bytes != 0.0
+
+    @property
+    def corrects_time(self) -> bool:
+        """Whether step times are others than the uncorrected model says."""
+        return any(self.time_factor(part) != 1.0 for part in _GROUP_OF_PART)
+
     def time_factor(self, part: str) -> float:
         """The whole factor of one part of the step time, named as in `TimeBreakdown` without `_s`."""
         return self.time_scale * float(getattr(self, f"{_GROUP_OF_PART[part]}_factor"))

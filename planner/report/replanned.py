@@ -32,7 +32,7 @@ def origin_blocks(summary: ReplanSummary | None) -> tuple[Block, ...]:
         rows=tuple((change.what, change.after, change.before) for change in summary.changes),
     )
     trials = (
-        f"{plural(summary.num_kept, 'trial')} of it hold here; {summary.num_prior} more only correct the model."
+        f"{plural(summary.num_kept, 'trial')} of it hold here. Of {summary.num_prior} more: they {summary.carried}."
         if summary.num_kept or summary.num_prior
         else "It was made without trials."
     )

@@ -154,5 +154,7 @@ def explain_doubt(report: ReportInput, doubt: Sensitivity) -> tuple[str, ...]:
             "(one robust standard deviation; fitted)."
         )
     elif not tried:
-        said.append("No trial corrected the model, so the table says what would become of the choice if it erred.")
+        said.append(
+            "No trial corrected the model's step times, so the table says what would become of the choice if it erred."
+        )
     return tuple(said)

@@ -90,8 +90,9 @@ class ReplanSummary:
     changes: tuple[Change, ...]
     old_here: Verdict
     num_kept: int  # trials of the old plan that hold here
-    num_prior: int  # the others, which the model was corrected by
+    num_prior: int  # the others
     checkpoint: CheckpointRoute
+    carried: str = "correct the model"  # what those others do here, after "they"
 
 
 @record

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from planner.app.changes import Surroundings, find_changes
-from planner.app.earlier import OldPlan, prior_calibration, sort_trials, transferred
+from planner.app.earlier import OldPlan, carried_words, prior_calibration, sort_trials, transferred
 from planner.app.old_plan import judge_old_plan
 from planner.catalog import load_link
 from planner.cost import Calibration
@@ -124,6 +124,21 @@ def test_other_software_halves_every_correction() -> None:
     assert left.time_scale == pytest.approx(2.0)
     assert left.communication_factor == pytest.approx(3.0)
     assert left.memory_offset_bytes == pytest.approx(50.0)
+
+
+def test_what_old_trials_still_do_is_told_of_the_correction_that_is_applied() -> None:
+    """ "They correct the model" only where step times really change by them; else what stays computed, and why."""
+
+    def words(calibration: Calibration, *kinds: ChangeKind, device: DeviceKind = DeviceKind.CPU) -> str:
+        return carried_words(transferred(calibration, changed(*kinds), device=device), changed(*kinds), device=device)
+
+    assert words(FITTED) == "correct the model"
+    assert words(FITTED, ChangeKind.NODES, device=DeviceKind.CUDA) == "correct the model"
+    fewer = words(FITTED, ChangeKind.GPUS_PER_NODE)
+    assert fewer.startswith("correct the model's memory; step time is the uncorrected model's: another number of proc")
+    assert "another GPU" in words(FITTED, ChangeKind.GPU, device=DeviceKind.CUDA)
+    assert "did not foretell" in words(Calibration(memory_scale=1.1, num_points=4))
+    assert words(Calibration()).startswith("correct nothing here")
 
 
 def test_verdict_too_few_gpus_cannot_start(old: OldPlan, tmp_path: Path) -> None:
