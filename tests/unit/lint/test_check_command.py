@@ -217,7 +217,8 @@ def test_plans_own_file_is_read_with_the_plans_ranks_and_splits(check: Check, tm
     assert document["plan"] == str(path.with_name("plan.yaml"))
     assert document["data_parallel_size"] == layout.data_parallel_size
     assert document["batch"]["train_batch_size"] == batch.global_batch_size
-    assert "plan.yaml says" in check.run(str(path))[1]
+    words = "".join(check.run(str(path))[1].split())  # a long path is broken anywhere
+    assert "plan.yamlsays" in words
 
 
 def test_flags_go_before_the_plan(check: Check, tmp_path: Path) -> None:
