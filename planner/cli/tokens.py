@@ -15,7 +15,7 @@ from planner.errors import InputError, Interrupted
 
 def tokens(
     context: typer.Context,
-    files: Annotated[list[Path], typer.Argument(metavar="FILES...", help="Text files, or JSONL (.jsonl, .ndjson).")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILES...", help="Text, or JSONL (.jsonl, .ndjson, .json).")],
     tokenizer: Annotated[Path, typer.Option(metavar="FOLDER", help="Local folder of a Hugging Face tokenizer.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The token file to write.")],
     field: Annotated[str, typer.Option(metavar="KEY", help="Key of the text in a JSONL line.")] = "text",

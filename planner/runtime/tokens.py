@@ -27,12 +27,13 @@ from planner.spec._record import record
 
 BATCH_BYTES = 1 << 20  # of text between two notes of how far it has come
 PIECE_BYTES = 1 << 18  # of plain text at most in one document: cut at a line, so that no document needs much memory
+LINE_BYTES = 64 << 20  # of one line of JSONL: a longer one would have to be held, parsed and tokenized at once
 PROGRESS_S = 1.0
 
 
 @record
 class Order:
-    """What to make. `field`: of a JSONL line. `token_bytes` 0: 2 where the vocabulary allows it, else 4."""
+    """What to make. `field`: of a JSONL line. `token_bytes` 0: 2 where every id of the vocabulary fits, else 4."""
 
     files: tuple[Path, ...]
     tokenizer: Path
@@ -56,18 +57,12 @@ def make_token_file(order: Order) -> dict[str, Any]:
 
     Raises InputError for files, lines or a tokenizer that cannot be read, and for an output that is there.
     """
-    if order.out.exists():
-        raise InputError(f"{order.out} exists", why="a token file is never written over", fix="name another with --out")
+    _refuse_unwritable(order.out)
     _require_files(order.files)
     tokenizer = _load_tokenizer(order.tokenizer)
-    size = len(tokenizer)
+    size = max(tokenizer.get_vocab().values(), default=-1) + 1  # Keep: vocabularies have gaps, len() counts entries
     token_bytes = order.token_bytes or (2 if size <= 1 << 16 else 4)
-    if token_bytes == 2 and size > 1 << 16:
-        raise InputError(
-            f"a vocabulary of {size:,} does not fit into 2 bytes a token",
-            why="2 bytes hold ids below 65,536",
-            fix="leave --token-bytes out, or use 4",
-        )
+    _require_fit(size, token_bytes, what="the vocabulary")
     part, note = order.out.with_name(order.out.name + ".part"), order.out.with_name(order.out.name + ".progress.json")
     identity = _identity(order, token_bytes)
     place = _place_of(part, note, identity, token_bytes)
@@ -78,6 +73,7 @@ def make_token_file(order: Order) -> dict[str, Any]:
         progress = _Progress(order.files, place)
         for texts, after in _batches(order, place):
             ids = _tokenize(tokenizer, texts)
+            _require_fit(int(ids.max(initial=-1)) + 1, token_bytes, what="the text")
             output.write(ids.astype(f"<u{token_bytes}").tobytes())
             output.flush()
             os.fsync(output.fileno())
@@ -105,10 +101,44 @@ def make_token_file(order: Order) -> dict[str, Any]:
     }
 
 
+def _refuse_unwritable(out: Path) -> None:
+    """Before anything is read."""
+    if out.exists():
+        raise InputError(f"{out} exists", why="a token file is never written over", fix="name another with --out")
+    if not out.parent.is_dir():
+        raise InputError(f"there is no folder {str(out.parent)!r}", why="--out names a file in it", fix="create it")
+
+
+def _require_fit(size: int, token_bytes: int, *, what: str) -> None:
+    """InputError where `token_bytes` do not hold every id below `size`: cut off, an id would be another token's."""
+    if size > 1 << (8 * token_bytes):
+        raise InputError(
+            f"{what} holds ids up to {size - 1:,}, which do not fit into {token_bytes} bytes a token",
+            why=f"{token_bytes} bytes hold ids below {1 << (8 * token_bytes):,}",
+            fix="leave --token-bytes out, or use 4",
+        )
+
+
 def _require_files(files: tuple[Path, ...]) -> None:
     for path in files:
         if not path.is_file():
             raise InputError(f"there is no file {path}", why="it is to be tokenized", fix="correct its name")
+        if path.suffix == ".json" and not _starts_with_object(path):
+            raise InputError(
+                f"{path} is no JSONL",
+                why="a .json file is read as JSONL, and its first line is no whole JSON object",
+                fix=f"write one object a line, for an array with: jq -c '.[]' {path.name} > {path.stem}.jsonl",
+            )
+
+
+def _starts_with_object(path: Path) -> bool:
+    """Whether the first line that is not blank is a JSON object. An empty file has nothing against it."""
+    with path.open("rb") as file:
+        first = next((line for line in iter(lambda: file.readline(LINE_BYTES), b"") if line.strip()), b"{}")
+    try:
+        return isinstance(json.loads(first), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _load_tokenizer(folder: Path) -> Any:
@@ -184,15 +214,19 @@ def _batches(order: Order, place: Place) -> Iterator[tuple[list[Text], tuple[int
 
 
 def _documents(path: Path, offset: int, *, field: str) -> Iterator[tuple[Text, int]]:
-    """Each document with the byte after it: a line of JSONL; of plain text, which is one document, a piece."""
+    """Each document with the byte after it: a line of JSONL; of plain text, which is one document, a piece.
+
+    Raises InputError for a line of JSONL longer than LINE_BYTES.
+    """
     is_json = path.suffix in (".jsonl", ".ndjson", ".json")
     size = path.stat().st_size
     with path.open("rb") as file:
         file.seek(offset)
         lines: list[bytes] = []
         held = 0
-        while line := file.readline(PIECE_BYTES if not is_json else -1):
+        while line := file.readline(PIECE_BYTES if not is_json else LINE_BYTES + 1):
             if is_json:
+                _require_bounded(line, place=f"{path}, byte {file.tell() - len(line)}")
                 text = _field_of(line, field, place=f"{path}, byte {file.tell() - len(line)}")
                 if text:
                     yield Text(text=text, ends=True), file.tell()
@@ -207,6 +241,15 @@ def _documents(path: Path, offset: int, *, field: str) -> Iterator[tuple[Text, i
                 lines, held = [], 0
         if held:
             yield Text(text=_decoded(b"".join(lines), path), ends=True), file.tell()
+
+
+def _require_bounded(line: bytes, *, place: str) -> None:
+    if len(line) > LINE_BYTES:
+        raise InputError(
+            f"{place}: the line is longer than {LINE_BYTES >> 20} MiB",
+            why="a line of JSONL is one document, and is held in memory whole",
+            fix="write one JSON object a line, and split this document",
+        )
 
 
 def _last_whole_character(data: bytes) -> int:

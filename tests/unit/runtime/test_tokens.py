@@ -115,3 +115,52 @@ def test_what_cannot_be_read_or_written_over_is_refused(tokenizer: Path, tmp_pat
         make_token_file(order([tmp_path / "a.txt"], tmp_path, tmp_path / "t.bin"))
     with pytest.raises(InputError, match="no file"):
         make_token_file(order([tmp_path / "b.txt"], tokenizer, tmp_path / "t.bin"))
+    with pytest.raises(InputError, match="no folder"):
+        make_token_file(order([tmp_path / "a.txt"], tokenizer, tmp_path / "nowhere" / "t.bin"))
+
+
+@pytest.fixture(name="gapped")
+def gapped_fixture(tmp_path: Path) -> Path:
+    """A vocabulary of two whose higher id needs more than 2 bytes."""
+    inner = Tokenizer(models.WordLevel(vocab={"low": 1, "high": 70_000}, unk_token="low"))  # noqa: S106
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=inner).save_pretrained(tmp_path / "gapped")
+    return tmp_path / "gapped"
+
+
+def test_width_follows_the_highest_id_and_not_the_number_of_entries(gapped: Path, tmp_path: Path) -> None:
+    source = tmp_path / "a.txt"
+    source.write_text("low high low")
+    made = make_token_file(order([source], gapped, tmp_path / "t.bin"))
+    assert (made["token_bytes"], made["vocab_size"]) == (4, 70_001)
+    assert list(read(tmp_path / "t.bin", 4)) == [1, 70_000, 1]
+    with pytest.raises(InputError, match="ids up to 70,000, which do not fit into 2 bytes"):
+        make_token_file(order([source], gapped, tmp_path / "two.bin", token_bytes=2))
+
+
+def test_id_above_the_vocabulary_is_refused_and_never_cut_off(
+    tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text("x")
+    monkeypatch.setattr(tokens, "_tokenize", lambda *_: np.array([70_000]))
+    with pytest.raises(InputError, match="the text holds ids up to 70,000"):
+        make_token_file(order([tmp_path / "a.txt"], tokenizer, tmp_path / "t.bin"))
+    assert not (tmp_path / "t.bin").exists()
+
+
+def test_line_without_an_end_is_refused_before_it_fills_memory(
+    tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens, "LINE_BYTES", 1 << 20)
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n{"text": "' + "x" * (1 << 20) + '"}\n')
+    with pytest.raises(InputError, match="longer than 1 MiB"):
+        make_token_file(order([tmp_path / "a.jsonl"], tokenizer, tmp_path / "t.bin"))
+
+
+def test_json_file_is_jsonl_or_refused_by_its_content(tokenizer: Path, tmp_path: Path) -> None:
+    (tmp_path / "lines.json").write_text('\n{"text": "ab"}\n{"text": "c"}\n')
+    assert make_token_file(order([tmp_path / "lines.json"], tokenizer, tmp_path / "t.bin"))["documents"] == 2
+    for content in ('[{"text": "ab"}]', '{\n  "text": "ab"\n}\n', "[" * 100_000):
+        (tmp_path / "whole.json").write_text(content)
+        with pytest.raises(InputError, match="is no JSONL"):
+            make_token_file(order([tmp_path / "whole.json"], tokenizer, tmp_path / "w.bin"))
