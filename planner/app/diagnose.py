@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from planner.app.check import check_config_file
+from planner.app.check_request import CheckRequest
 from planner.app.diagnose_apply import apply_fix
 from planner.app.diagnose_request import DiagnoseRequest, DiagnoseResult
 from planner.app.diagnose_setting import Given, GivenConfig, gather
@@ -12,12 +14,13 @@ from planner.diagnose.decide import decide
 from planner.diagnose.document import document_of
 from planner.diagnose.head import read_note
 from planner.diagnose.merge import merge_facts
-from planner.diagnose.pricing import view_of
-from planner.diagnose.records import LogFacts, RunSettings
+from planner.diagnose.pricing import memory_scale, scaled_high_bytes, view_of
+from planner.diagnose.records import LogFacts, RunSettings, Verdict
 from planner.diagnose.snapshot import DevicePeak, read_snapshot
 from planner.diagnose.snapshot_pickle import MAX_FILE_BYTES, read_plain_pickle
 from planner.diagnose.sources import find_sources, read_logs
 from planner.diagnose.suggest import suggest_fixes
+from planner.diagnose.words import size
 from planner.errors import InputError
 
 
@@ -37,7 +40,7 @@ def diagnose_logs(request: DiagnoseRequest) -> DiagnoseResult:
     verdict = decide(facts, model=model)
     fixes = suggest_fixes(facts, verdict, setting=given.setting, config=given.memory_config, model=model)
     document = document_of(facts, verdict, fixes, snapshots=peaks, model=model)
-    document["notes"] = [*document["notes"], *given.notes]
+    document["notes"] = [*document["notes"], *given.notes, *_base_note(facts, verdict, given), *_config_note(request)]
     applied = apply_fix(request, given, fixes) if request.apply else None
     if applied is not None:
         document["applied"] = {
@@ -47,6 +50,32 @@ def diagnose_logs(request: DiagnoseRequest) -> DiagnoseResult:
             "left_to_do": dict(applied.left_to_do),
         }
     return DiagnoseResult(document=document, applied=applied)
+
+
+def _base_note(facts: LogFacts, verdict: Verdict, given: Given) -> tuple[str, ...]:
+    """What all fixes are priced against, where the log's figures move it away from what is computed."""
+    if given.setting is None or verdict.event is None:
+        return ()
+    scale = memory_scale(given.setting, facts.events[verdict.event])
+    if scale <= 1.0:
+        return ()
+    base = size(scaled_high_bytes(given.setting, scale=scale))
+    return (f"the log shows {scale:.2f} times the computed memory, so all fixes are priced from up to {base} as it is",)
+
+
+def _config_note(request: DiagnoseRequest) -> tuple[str, ...]:
+    """That the file itself is faulty, where `check` would say so."""
+    if request.config is None:
+        return ()
+    try:
+        found = check_config_file(CheckRequest(config=str(request.config))).findings
+    except InputError:  # what can be diagnosed need not be a file that is checked
+        return ()
+    count = sum(finding.severity == "error" for finding in found)
+    if not count:
+        return ()
+    errors = "1 error" if count == 1 else f"{count} errors"
+    return (f"the config itself has {errors}: planner check {request.config}",)
 
 
 def _read_snapshot(path: Path) -> tuple[DevicePeak, ...]:

@@ -28,6 +28,7 @@ from planner.spec import (
     Attention,
     BatchSplit,
     Candidate,
+    CrossEntropy,
     JobSpec,
     OffloadDevice,
     Plan,
@@ -187,7 +188,7 @@ def _axes(change: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("offload_optimizer", "offload_param"):
         if "device" in zero.get(name, {}):
             axes[name] = zero[name]["device"]
-    axes |= {name: run[name] for name in ("activation_checkpointing", "attention") if name in run}
+    axes |= {name: run[name] for name in ("activation_checkpointing", "attention", "cross_entropy") if name in run}
     return axes
 
 
@@ -204,6 +205,9 @@ def _changed(candidate: Candidate, axes: Mapping[str, Any]) -> Candidate:
         offload_optimizer=OffloadDevice(axes.get("offload_optimizer", candidate.offload_optimizer)),
         offload_param=OffloadDevice(axes.get("offload_param", candidate.offload_param)),
         attention=Attention(axes.get("attention", candidate.attention)),
+        tuning=replace(
+            candidate.tuning, cross_entropy=CrossEntropy(axes.get("cross_entropy", candidate.tuning.cross_entropy))
+        ),
         activation_checkpointing=ActivationCheckpointing.parse(axes["activation_checkpointing"])
         if "activation_checkpointing" in axes
         else candidate.activation_checkpointing,

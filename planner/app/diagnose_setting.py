@@ -101,6 +101,8 @@ def _of_plan(
         profile=REFERENCE_TRAINER,
         columns=_columns_of(plan.candidate, job),
         config=memory_config,
+        headroom_fraction=job.memory_headroom_fraction,
+        has_chunked_loss=not job.launch.command,
     )
     return Given(setting=setting, config=config, memory_config=memory_config, plan=plan, job=job)
 

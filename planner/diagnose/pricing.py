@@ -39,6 +39,8 @@ class PricedSetting:
     columns: CandidateColumns
     config: MemoryConfig | None = None
     assumptions: tuple[str, ...] = ()
+    headroom_fraction: float = 0.05  # of the usable memory: what stays free where a change is said to fit
+    has_chunked_loss: bool = False  # the reference trainer runs, whose loss may be chunked by a setting
 
     def axis(self, name: str) -> int:
         """The value of one column."""
@@ -57,13 +59,17 @@ class Variant:
 
 @record
 class Price:
-    """Of one variant against the setting as it is."""
+    """Of one variant against the setting as it is. `frees_high_bytes`: of the most that it may need, so that base -
+    freed = `high_bytes`; `frees_bytes`: of what is allocated. `fits`: with the headroom left free; `may_fit`: without.
+    """
 
     variant: Variant
     frees_bytes: int
+    frees_high_bytes: int
     slows_fraction: float
     fits: bool
     fits_device: bool
+    may_fit: bool
     high_bytes: int
     host_bytes: int
     step_time_s: float
@@ -82,17 +88,24 @@ def price_variants(setting: PricedSetting, variants: tuple[Variant, ...], *, sca
         columns = _rows(setting.columns, [variants[place] for place in places])
         estimates = _estimate(changed, columns, scale=scale)
         for row, place in enumerate(places):
-            prices[place] = _price(variants[place], base=base, estimates=estimates, row=row)
+            prices[place] = _price(
+                variants[place], base=base, estimates=estimates, row=row, headroom_fraction=setting.headroom_fraction
+            )
     return tuple(prices[place] for place in range(len(variants)))
 
 
-def _price(variant: Variant, *, base: EstimateColumns, estimates: EstimateColumns, row: int) -> Price:
+def _price(
+    variant: Variant, *, base: EstimateColumns, estimates: EstimateColumns, row: int, headroom_fraction: float
+) -> Price:
+    leaves_room = bool(estimates.high_bytes[row] <= estimates.usable_bytes * (1.0 - headroom_fraction))
     return Price(
         variant=variant,
         frees_bytes=int(base.allocated_bytes[0] - estimates.allocated_bytes[row]),
+        frees_high_bytes=int(base.high_bytes[0] - estimates.high_bytes[row]),
         slows_fraction=float(estimates.step_time_s[row] / base.step_time_s[0] - 1.0),
-        fits=bool(estimates.fits[row]),
-        fits_device=bool(estimates.high_bytes[row] <= estimates.usable_bytes),
+        fits=bool(estimates.fits[row]) and leaves_room,
+        fits_device=leaves_room,
+        may_fit=bool(estimates.fits[row]),
         high_bytes=int(estimates.high_bytes[row]),
         host_bytes=int(estimates.host_bytes[row]),
         step_time_s=float(estimates.step_time_s[row]),
@@ -153,6 +166,11 @@ def view_of(setting: PricedSetting) -> ModelView:
         tensors=known_tensors(setting),
         assumptions=setting.assumptions,
     )
+
+
+def scaled_high_bytes(setting: PricedSetting, *, scale: float) -> int:
+    """What the run may need at most as it is: what the changes are priced against."""
+    return int(_estimate(setting, setting.columns, scale=scale).high_bytes[0])
 
 
 def memory_scale(setting: PricedSetting, event: MemoryEvent | None) -> float:

@@ -42,11 +42,16 @@ def with_seen_checkpointing(setting: PricedSetting, events: Iterable[MemoryEvent
     return replace(setting, columns=columns, assumptions=(*setting.assumptions, said))
 
 
+def fails_at_the_loss(event: MemoryEvent) -> bool:
+    """Whether the innermost frames are those of the head or the loss."""
+    inner = " ".join(f"{frame.function} {frame.code}" for frame in event.frames[-3:])
+    return _AT_THE_LOSS.search(inner) is not None
+
+
 def _need_of_all_layers(event: MemoryEvent) -> int:
     """Live memory and the request, in bytes, of a failure at which every layer's activations are held; 0 for others."""
     live, request = event.figures.allocated, event.figures.requested
     if live is None or request is None:
         return 0
-    inner = " ".join(f"{frame.function} {frame.code}" for frame in event.frames[-3:])
-    at_the_end = event.phase is RunPhase.FORWARD and _AT_THE_LOSS.search(inner) is not None
+    at_the_end = event.phase is RunPhase.FORWARD and fails_at_the_loss(event)
     return live + request if at_the_end or event.phase is RunPhase.BACKWARD else 0

@@ -13,16 +13,20 @@ from planner.diagnose.arithmetic import shares_of
 from planner.diagnose.causes import Cause
 from planner.diagnose.config_change import batch_change, smaller_micro_batches
 from planner.diagnose.config_reading import MemoryConfig
+from planner.diagnose.known_tensors import match_tensor
 from planner.diagnose.pricing import PricedSetting, Variant, memory_scale, price_variants
-from planner.diagnose.records import Fix, LogFacts, ModelView, RunPhase, Verdict
+from planner.diagnose.records import Fix, LogFacts, MemoryEvent, ModelView, RunPhase, Verdict
 from planner.diagnose.remedies import remedies_for
 from planner.diagnose.remedy import Remedy, allocator_variable
+from planner.diagnose.seen_setting import fails_at_the_loss
 from planner.diagnose.situation import Situation
 from planner.diagnose.variants import (
+    CHUNKED_LOSS,
     SMALL_BUCKET_ELEMENTS,
     SMALL_LIVE_ELEMENTS,
     best_of,
     change_of,
+    chunked_loss_of,
     device_variants,
     host_variants,
     why_of,
@@ -32,6 +36,8 @@ from planner.diagnose.words import size
 MAX_FIXES = 8
 _MAX_PRICED = 5
 _WORTHWHILE_BYTES = 64 * 2**20
+
+_CHUNKED = Fix(change={"code": dict(CHUNKED_LOSS)}, why="memory ran out at the loss: the logits then never exist whole")
 
 # Causes that are cured by needing less on the device; for the others such changes only work around the cause.
 _NEEDS_LESS = frozenset({Cause.CAPACITY, Cause.BATCH_TOO_LARGE, Cause.NOMINAL_VS_USABLE})
@@ -62,7 +68,7 @@ def suggest_fixes(
     read = config if setting is None else setting.config
     remedy = Remedy(facts=facts, verdict=verdict, event=event, shares=shares, model=model, config=read)
     remedies = remedies_for(remedy)
-    changes = _changes(facts, verdict, setting=setting, config=read, event_index=verdict.event)
+    changes = _changes(facts, verdict, setting=setting, config=read, event_index=verdict.event, model=model)
     if verdict.cause in (Cause.CAPACITY, Cause.BATCH_TOO_LARGE) and Cause.FRAGMENTATION in verdict.also:
         changes.append(_expandable(remedy))
     return tuple(_distinct([*remedies, *changes])[:MAX_FIXES])
@@ -75,6 +81,7 @@ def _changes(
     setting: PricedSetting | None,
     config: MemoryConfig | None,
     event_index: int | None,
+    model: ModelView | None,
 ) -> list[Fix]:
     cause = verdict.cause
     if cause is Cause.HOST_RAM:
@@ -87,27 +94,42 @@ def _changes(
             facts,
             setting,
             event_index=event_index,
+            model=model,
             most=_MAX_PRICED if cause in _NEEDS_LESS else 2,
             without_batch=loads,
         )
-    return _unpriced(facts, cause, config) if not loads else []
+    if loads:
+        return []
+    in_pieces = [_CHUNKED] if event_index is not None and fails_at_the_loss(facts.events[event_index]) else []
+    return [*in_pieces, *_unpriced(facts, cause, config)] if cause in _NEEDS_LESS else _unpriced(facts, cause, config)
 
 
 def _priced(
-    facts: LogFacts, setting: PricedSetting, *, event_index: int | None, most: int, without_batch: bool
+    facts: LogFacts,
+    setting: PricedSetting,
+    *,
+    event_index: int | None,
+    model: ModelView | None,
+    most: int,
+    without_batch: bool,
 ) -> list[Fix]:
     event = facts.events[event_index] if event_index is not None else None
     scale = memory_scale(setting, event)
     variants = device_variants(setting)
     if without_batch:
         variants = tuple(v for v in variants if not any(name == "micro_batch_size" for name, _ in v.axes))
-    best = best_of(price_variants(setting, variants, scale=scale), most=most)
+    best = list(best_of(price_variants(setting, variants, scale=scale), most=most))
+    chunked = chunked_loss_of(setting)
+    if chunked is not None and event is not None and _is_of_the_loss(event, model):
+        (price,) = price_variants(setting, (chunked,), scale=scale)
+        if price.frees_high_bytes > 0:  # beside the others it costs next to no time
+            best.insert(0 if price.fits else sum(one.fits for one in best), price)
     usable = setting.cluster.gpu.memory_usable_bytes
     return [
         Fix(
             change=change_of(setting, price.variant),
             why=why_of(setting, price, usable_bytes=usable),
-            frees_bytes=price.frees_bytes,
+            frees_bytes=max(price.frees_high_bytes, 0),
             slows_fraction=round(price.slows_fraction, 4),
             fits=price.fits,
             host_bytes=price.host_bytes,
@@ -115,6 +137,11 @@ def _priced(
         )
         for price in best
     ]
+
+
+def _is_of_the_loss(event: MemoryEvent, model: ModelView | None) -> bool:
+    tensor = match_tensor(event.figures.requested, model)
+    return fails_at_the_loss(event) or (tensor is not None and tensor.name.startswith("the logits"))
 
 
 def _host_changes(setting: PricedSetting | None, config: MemoryConfig | None) -> list[Fix]:
@@ -172,10 +199,11 @@ def _unpriced(facts: LogFacts, cause: Cause, config: MemoryConfig | None) -> lis
     )
     stage = config.zero_stage if config is not None else facts.settings.zero_stage
     if stage is None or stage < 3:
+        unknown = "if the run is below it now (nothing here says its stage; --config would): " if stage is None else ""
         fixes.append(
             Fix(
                 change={"zero_optimization": {"stage": (stage or 0) + 1 if stage else 2}},
-                why="shards more of the states over the data-parallel ranks",
+                why=f"{unknown}shards more of the states over the data-parallel ranks",
             )
         )
     if config is not None:
@@ -183,10 +211,10 @@ def _unpriced(facts: LogFacts, cause: Cause, config: MemoryConfig | None) -> lis
     offloaded = config.offload_optimizer if config is not None else facts.settings.offload_optimizer
     if cause is Cause.CAPACITY and not offloaded:
         block = {"offload_optimizer": {"device": "cpu", "pin_memory": True}}
-        change = {"zero_optimization": block if stage else {"stage": 2, **block}}
-        fixes.append(
-            Fix(change=change, why="optimizer states in host memory: 12 to 16 bytes a parameter there, a slower step")
-        )
+        change = {"zero_optimization": block if stage or stage is None else {"stage": 2, **block}}
+        needs = "at ZeRO stage 1 or above, " if stage is None else ""
+        why = f"{needs}optimizer states in host memory: 12 to 16 bytes a parameter there, a slower step"
+        fixes.append(Fix(change=change, why=why))
     return fixes
 
 

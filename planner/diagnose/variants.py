@@ -6,6 +6,7 @@ kept, and of a set only if no part of it fits already.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any, TypeAlias
 
@@ -14,7 +15,10 @@ from planner.diagnose.pricing import Price, PricedSetting, Variant
 from planner.diagnose.words import size
 from planner.spec import Attention, OffloadDevice
 from planner.spec.columns import ATTENTIONS, FULL_CHECKPOINTING, OFFLOAD_DEVICES
+from planner.spec.tuning import CrossEntropy, tuning_code, tuning_from_code
 
+# For scripts other than the reference trainer, whose loss is in their code.
+CHUNKED_LOSS = {"loss": "a fused or chunked linear cross-entropy, such as Liger's LigerFusedLinearCrossEntropyLoss"}
 Axes: TypeAlias = tuple[tuple[str, int], ...]
 
 _CPU = OFFLOAD_DEVICES.index(OffloadDevice.CPU)
@@ -125,7 +129,19 @@ def change_of(setting: PricedSetting, variant: Variant) -> dict[str, Any]:
         run["activation_checkpointing"] = "full"
     if "attention" in axes:
         run["attention"] = "flash"
+    if "tuning" in axes and setting.has_chunked_loss:
+        run["cross_entropy"] = CrossEntropy.CHUNKED.value
+    elif "tuning" in axes:
+        change["code"] = dict(CHUNKED_LOSS)
     return change | ({"run": run} if run else {})
+
+
+def chunked_loss_of(setting: PricedSetting) -> Variant | None:
+    """The chunked loss; None where the model has no logits, or the loss is chunked already."""
+    tuning = tuning_from_code(setting.axis("tuning"))
+    if not setting.model.vocab_size or tuning.cross_entropy is CrossEntropy.CHUNKED:
+        return None
+    return Variant(axes=(("tuning", tuning_code(replace(tuning, cross_entropy=CrossEntropy.CHUNKED))),))
 
 
 def why_of(setting: PricedSetting, price: Price, *, usable_bytes: int) -> str:
@@ -137,6 +153,8 @@ def why_of(setting: PricedSetting, price: Price, *, usable_bytes: int) -> str:
             f"micro-batch {setting.axis('micro_batch_size')} to {axes['micro_batch_size']} with as "
             "much more accumulation (same global batch)"
         )
+    if "tuning" in axes:
+        parts.append("the loss in chunks of tokens, so that the logits never exist whole")
     if "checkpointed_layers" in axes:
         parts.append("activations recomputed in backward")
     if "zero_stage" in axes:
@@ -150,7 +168,10 @@ def why_of(setting: PricedSetting, price: Price, *, usable_bytes: int) -> str:
         parts.append("smaller communication buckets")
     if price.variant.live_elements:
         parts.append("fewer parameters held gathered at a time")
-    verdict = "fits" if price.fits_device else "does not fit yet"
+    if price.fits_device:
+        verdict = "fits"
+    else:
+        verdict = "may fit: little is left free" if price.high_bytes <= usable_bytes else "does not fit yet"
     return f"{', '.join(parts)}: then up to {size(price.high_bytes)} of {size(usable_bytes)} ({verdict})"
 
 
@@ -175,8 +196,8 @@ def best_of(prices: tuple[Price, ...], *, most: int) -> tuple[Price, ...]:
     ]
     fitting = sorted((price for price in kept if price.fits), key=_effort)
     least = _WORTH_NAMING * max((price.frees_bytes for price in kept), default=0)
-    short = [price for price in kept if not price.fits and (price.frees_bytes >= least or not fitting)]
-    rest = sorted(short, key=lambda price: (len(_names(price)), -price.frees_bytes))
+    short = [p for p in kept if not p.fits and (p.may_fit or p.frees_bytes >= least or not fitting)]
+    rest = sorted(short, key=lambda price: (not price.may_fit, len(_names(price)), -price.frees_bytes))
     return tuple([*fitting, *rest][:most])
 
 
@@ -190,6 +211,8 @@ def _covers(smaller: Price, larger: Price) -> bool:
     little."""
     if smaller.fits:
         return smaller.step_time_s <= 1.02 * larger.step_time_s
+    if larger.may_fit > smaller.may_fit:
+        return False
     return not larger.fits and larger.frees_bytes < 1.05 * smaller.frees_bytes
 
 

@@ -255,3 +255,60 @@ def test_visible_devices_map_the_number_in_the_message(tmp_path: Path) -> None:
     )
     document = diagnose_logs(DiagnoseRequest(paths=(log,))).document
     assert document["events"][0]["physical_gpu"] == "3"
+
+
+_LOSS_OOM = (
+    'Traceback (most recent call last):\n  File "/u/m.py", line 2, in compute_loss\n    loss = ce(logits.float())\n'
+    + oom_text(request=7.83, total=79.10, free=3.2, live=73.1, idle=0.8, in_use=75.9)
+)
+_BOTH = {"bf16": {"enabled": True}, "fp16": {"enabled": True}}
+
+
+def _told(tmp_path: Path, config: dict[str, Any] | None, *, text: str = _LOSS_OOM) -> dict[str, Any]:
+    log, file = tmp_path / "train.log", tmp_path / "ds.json"
+    log.write_text(text)
+    if config is None:
+        return dict(diagnose_logs(DiagnoseRequest(paths=(log,))).document)
+    file.write_text(json.dumps(config))
+    request = DiagnoseRequest(
+        paths=(log,),
+        config=file,
+        model="llama-3.1-8b",
+        gpu="h100",
+        seq_len=4096,
+        world_size=8,
+        activation_checkpointing="full",
+    )
+    return dict(diagnose_logs(request).document)
+
+
+def test_fixes_share_one_base_and_fit_only_with_headroom(tmp_path: Path) -> None:
+    config = {"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}
+    document = _told(tmp_path, config)
+    priced = [fix for fix in document["fixes"] if fix["basis"] == "computed" and "then up to" in fix["why"]]
+    bases, usable = [], document["computed"]["usable_bytes"] / 2**30
+    for fix in priced:
+        after = float(fix["why"].partition("then up to ")[2].partition(" GiB")[0])
+        bases.append(fix["frees_bytes"] / 2**30 + after)
+        assert fix["fits"] == ("(fits)" in fix["why"])
+        assert not fix["fits"] or after <= 0.95 * usable + 0.01
+        assert ("(may fit" in fix["why"]) == (0.95 * usable < after <= usable)
+    assert len(priced) > 2
+    assert max(bases) - min(bases) < 0.02
+    assert any("may fit" in fix["why"] for fix in priced)
+
+
+def test_logits_that_do_not_fit_may_be_made_in_chunks(tmp_path: Path) -> None:
+    config = {"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}
+    for document in (_told(tmp_path, config), _told(tmp_path, None)):
+        assert any("Liger" in str(fix["change"].get("code")) for fix in document["fixes"])
+
+
+def test_without_a_config_the_stage_is_proposed_on_a_condition(tmp_path: Path) -> None:
+    (stage,) = [fix for fix in _told(tmp_path, None)["fixes"] if "stage" in fix["change"].get("zero_optimization", {})]
+    assert stage["why"].startswith("if the run is below it now")
+
+
+def test_errors_of_the_config_itself_are_told_in_one_line(tmp_path: Path) -> None:
+    document = _told(tmp_path, {"train_micro_batch_size_per_gpu": 8, **_BOTH})
+    assert f"the config itself has 1 error: planner check {tmp_path / 'ds.json'}" in document["notes"]
