@@ -49,7 +49,10 @@ def check_config_file(request: CheckRequest) -> CheckResult:
     return replace(
         answer,
         plan=plan_path,
-        mended=_shown(fixed.mended, source.document, source),
+        mended=tuple(
+            replace(shown, changes=changes)
+            for shown, changes in zip(_shown(fixed.mended, source.document, source), fixed.changes)
+        ),
         written=written,
         lost_comments=fixed.lost_comments and written is not None,
     )

@@ -46,7 +46,10 @@ class CheckRequest:
 
 @record
 class CheckedFinding:
-    """One finding as users see it. `file`, `line`, `text`: where it is. `patch`: a merge patch (RFC 7396), or empty."""
+    """One finding as users see it. `file`, `line`, `text`: where it is. `patch`: a merge patch (RFC 7396), or empty.
+
+    `changes`: of a finding that was corrected, what was written, as `key: old -> new`.
+    """
 
     file: str
     code: str
@@ -58,6 +61,7 @@ class CheckedFinding:
     why: str
     fix: str
     patch: Mapping[str, Any]
+    changes: tuple[str, ...] = ()
 
 
 @record

@@ -103,7 +103,7 @@ def check_document(result: CheckResult) -> dict[str, Any]:
         "plan": str(result.plan) if result.plan is not None else None,
     }
     if result.mended or result.written is not None:
-        document["fixed"] = [_finding(finding) for finding in result.mended]
+        document["fixed"] = [{**_finding(finding), "changes": list(finding.changes)} for finding in result.mended]
         document["written"] = str(result.written) if result.written is not None else None
         document["comments_lost"] = result.lost_comments
     return document
@@ -125,13 +125,18 @@ def _finding(finding: CheckedFinding) -> dict[str, Any]:
 
 def _view(result: CheckResult) -> Iterator[Text]:
     for finding in result.mended:
-        yield Text.assemble(("fixed: ", "bold green"), one_line(f"{finding.key}: {finding.message}"))
+        changes = "; ".join(finding.changes) or f"{finding.key}: {finding.message}"
+        yield Text.assemble(("fixed: ", "bold green"), one_line(changes), (f"  [{finding.code}]", "dim"))
     if result.written is not None:
         yield Text(
             f"wrote {result.written}" + (", without the comments of the old one" if result.lost_comments else "")
         )
     for finding in result.findings:
         yield from _finding_view(finding)
+    undecided = [finding for finding in result.findings if finding.severity in ("error", "warning")]
+    if undecided and (result.mended or result.written is not None):
+        keys = ", ".join(dict.fromkeys(finding.key for finding in undecided))
+        yield Text(f"left to you, since --fix takes no decisions: {one_line(keys)}", style="bold yellow")
     if result.notes:
         yield Text("left to others or to defaults:", style="dim")
     for note in result.notes:

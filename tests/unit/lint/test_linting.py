@@ -129,6 +129,16 @@ def test_fault_that_needs_no_decision_is_mended(part: dict, words: str) -> None:
     assert (again.mended, again.text) == ((), fixed.text)
 
 
+def test_what_was_mended_is_told_with_old_and_new_value() -> None:
+    faulty = {**CLEAN, "gradient_accumulation_steps": "4", "zero_optimisation": {"stage": 2}}
+    del faulty["zero_optimization"]
+    fixed = fix_document(read_document(json.dumps(faulty)), ConfigContext(world_size=8))
+    told = [change for changes in fixed.changes for change in changes]
+    assert len(fixed.changes) == len(fixed.mended)
+    assert 'gradient_accumulation_steps: "4" -> 4' in told
+    assert "zero_optimisation -> zero_optimization" in told
+
+
 def test_clean_file_stays_what_it_is() -> None:
     fixed = fix_document(read_document(json.dumps(CLEAN)), ConfigContext(world_size=8))
     assert fixed.mended == ()
