@@ -28,7 +28,7 @@ def decide_trials(job: JobSpec, machine: Machine) -> Ability:
     """What the job's trial mode comes to on this machine. Raises TrialsUnavailable when it cannot be had."""
     wanted = job.trials.mode
     if wanted is TrialMode.NONE:
-        return Ability(mode=TrialMode.NONE, note="no trials were asked for: every number is computed")
+        return Ability(mode=TrialMode.NONE, note="no trials were asked for: every number is the model's")
     if job.cluster.groups:
         return _over_groups(wanted)
     obstacle = obstacle_to_trials(job.cluster, machine)
@@ -51,7 +51,9 @@ def decide_trials(job: JobSpec, machine: Machine) -> Ability:
             why=obstacle,
             fix="run on a machine with a GPU that planner list gpus shows, or let the model decide: --trials none",
         )
-    return Ability(mode=TrialMode.NONE, note=f"none of the trials could run here, every number is computed: {obstacle}")
+    return Ability(
+        mode=TrialMode.NONE, note=f"none of the trials could run here, every number is the model's: {obstacle}"
+    )
 
 
 def _over_groups(wanted: TrialMode) -> Ability:

@@ -108,7 +108,7 @@ def prepare(
         console.note(note)
     ability = decide_trials(job, machine)
     if job.trials.max_trials == 0 and job.trials.mode is TrialMode.AUTO and not request.resume:
-        ability = Ability(mode=TrialMode.NONE, note="max_trials is 0: every number is computed")
+        ability = Ability(mode=TrialMode.NONE, note="max_trials is 0: every number is the model's")
     if ability.mode is not TrialMode.NONE:
         _refuse_missing_data(job)
     refuse_missing_script(job, job_path=request.job_path, mode=ability.mode, console=console)

@@ -40,7 +40,7 @@ def supervise_run(request: SuperviseRequest) -> int:
     run_dir = RunDir.open(request.plan_dir)
     plan = run_dir.read_plan()
     stop = StopFlag()
-    _listen(stop)
+    _listen(stop, saves=bool(_checkpoint_dir(run_dir)) and "--no-checkpoint" not in request.command)
     supervision = Supervision(
         plan_dir=run_dir.path,
         command=request.command,
@@ -71,12 +71,14 @@ def _peers(run_dir: RunDir, request: SuperviseRequest) -> SharedFolder:
     return SharedFolder(logs, node_rank=request.node_rank, nodes=request.nodes)
 
 
-def _listen(stop: StopFlag) -> None:
+def _listen(stop: StopFlag, *, saves: bool) -> None:
     """Once: the ranks save and end; twice: they end now. Set here, so that Python's KeyboardInterrupt never cuts in."""
+
+    first = "what is done is saved after the step that runs" if saves else "ending after the step that runs"
 
     def told(_number: int, _frame: FrameType | None) -> None:
         stop.tell()
-        _say("told to stop: saving a checkpoint (once more: end at once)" if stop.times == 1 else "ending at once")
+        _say(f"told to stop: {first} (once more: end at once)" if stop.times == 1 else "ending at once")
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, told)

@@ -55,6 +55,12 @@ def header(job: JobSpec, candidate: Candidate, paths: LaunchPaths, *, start: str
     return "\n".join(comment(line) for line in lines)
 
 
+_CALLER_LINES = (
+    "# Folders named in the options, as --export's, are found from here.",
+    'export MESHPLAN_CALLED_FROM="${MESHPLAN_CALLED_FROM:-$PWD}"',
+)
+
+
 def plan_dir_text(paths: LaunchPaths, *, stay: bool, folder: str = "") -> str:
     """Set PLAN_DIR and go there or, for a program of the user's (`stay`), to `folder`; without one, stay where it is.
 
@@ -62,9 +68,10 @@ def plan_dir_text(paths: LaunchPaths, *, stay: bool, folder: str = "") -> str:
     """
     if paths.plan_dir:
         lines = [f"export PLAN_DIR={shlex.quote(paths.plan_dir)}", *([] if stay else ['cd -- "$PLAN_DIR"'])]
-        return "\n".join([*lines, *script_dir_lines(folder)])
+        return "\n".join([*([] if stay else _CALLER_LINES), *lines, *script_dir_lines(folder)])
     up = "/.." * paths.script.count("/")
     lines = [
+        *([] if stay else _CALLER_LINES),
         "# The plan is where this script lies, wherever it was copied to.",
         "unset CDPATH",
         *(["start_dir=$PWD"] if stay and not folder else []),

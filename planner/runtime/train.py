@@ -19,9 +19,12 @@ from pathlib import Path
 
 from planner.errors import InputError, Interrupted, PlannerError
 from planner.runtime.allocator import settle_allocator
+from planner.runtime.refusing import refuse
 from planner.spec import TrialTask
 from planner.spec._record import record
 from planner.spec.codec import DecodeError, from_plain, to_plain
+
+CALLER_FOLDER = "MESHPLAN_CALLED_FROM"  # set by start scripts
 
 
 @record
@@ -71,7 +74,11 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m planner.runtime.train", description="Train as a plan says.")
     parser.add_argument("--task", type=Path, required=True, help="task.json of the plan folder")
     parser.add_argument("--deepspeed-config", type=Path, help="ds_config.json of the plan folder")
-    parser.add_argument("--steps", type=_positive, help="stop after this many optimizer steps of this run")
+    parser.add_argument(
+        "--steps",
+        type=_positive,
+        help="optimizer steps of this run: with --resume so many MORE, even beyond the job's end, where it stops else",
+    )
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint, if there is one")
     parser.add_argument("--no-checkpoint", action="store_true", help="write no checkpoints, whatever the job says")
     parser.add_argument("--report", type=Path, help="write what was measured, as JSON, at the end")
@@ -88,6 +95,12 @@ def _positive(text: str) -> int:
     if number < 1:
         raise ValueError(f"{number} is less than 1")
     return number
+
+
+def from_caller(path: Path | None) -> Path | None:
+    """What is named on the command line is found from the folder that the start script was called in, not from the
+    plan's, where the trainer runs."""
+    return None if path is None else Path(os.environ.get(CALLER_FOLDER, "."), path).absolute()
 
 
 def main(arguments: list[str]) -> int:
@@ -107,8 +120,8 @@ def main(arguments: list[str]) -> int:
                 steps=options.steps,
                 checkpoints=not options.no_checkpoint,
                 supervised=options.supervised,
-                export_dir=options.export,
-                profile_dir=options.profile,
+                export_dir=from_caller(options.export),
+                profile_dir=from_caller(options.profile),
             ),
             rank=who.rank,
             world_size=who.world_size,
@@ -120,12 +133,12 @@ def main(arguments: list[str]) -> int:
         # Supervised, the ranks have ended as they were asked to: a launcher would report anything else as a failure.
         return 0 if options.supervised else stopped.exit_code
     except PlannerError as problem:
-        print(problem, file=sys.stderr, flush=True)
-        return problem.exit_code
-    if who.rank == 0 and options.report:
-        draft = options.report.with_suffix(".draft")
+        return refuse(problem, folder=options.supervised, local_rank=who.local_rank)
+    report_path = from_caller(options.report)
+    if who.rank == 0 and report_path is not None:
+        draft = report_path.with_suffix(".draft")
         draft.write_text(json.dumps(to_plain(report)) + "\n", encoding="utf-8")
-        draft.rename(options.report)
+        draft.rename(report_path)
     return 0
 
 

@@ -130,6 +130,13 @@ def _refuse_to_write_over(run: Run) -> None:
     )
 
 
+def _of_rank_0(folder: Path) -> Path:
+    """The folder that the first rank means: nodes may have been started from different ones."""
+    named = [str(folder)]
+    distributed.broadcast_object_list(named, src=0)
+    return Path(named[0])
+
+
 NOTHING = SectionPeaks(allocated_bytes=0, reserved_bytes=0, used_bytes=0, host_bytes=0)
 
 
@@ -234,6 +241,10 @@ class _Training:
             self._log.say(
                 f"going on beyond the job's {self._training.steps} steps; the learning rate stays at its floor"
             )
+        if self._session.steps_done >= self._end:
+            self._log.say(
+                f"nothing to train: all {self._end} steps are done; --resume --steps N goes on with N more steps"
+            )
         while self._session.steps_done < self._end:
             if self._stop.agreed():  # and the barrier after which every rank times the same stretch
                 self._end_early()
@@ -243,8 +254,9 @@ class _Training:
         if self._checkpoints is not None:
             self._checkpoints.settle(wait=True)
         if self._run.export_dir is not None:
-            export_model(self._session, self._run.task, self._run.export_dir)
-            self._log.say(f"exported to {self._run.export_dir}")
+            folder = _of_rank_0(self._run.export_dir)
+            export_model(self._session, self._run.task, folder)
+            self._log.say(f"exported to {folder}")
         report = self._report()
         if self._run.profile_dir is not None:
             write_profile(self._session, self._run.profile_dir, rank=self._rank, note=self._log.say)
@@ -270,12 +282,20 @@ class _Training:
             leave_word(self._run.supervised, word)
         distributed.barrier()  # Keep: the launcher ends the other ranks as soon as one has gone
         self._close()
-        kept = self._checkpoints is not None
         raise Interrupted(
-            f"the training was told to stop, after step {done}",
+            f"the training was told to stop, {f'after step {done}' if done else 'before its first step was done'}",
             why="a signal or the supervisor asked for it",
-            fix="add --resume to go on from its last checkpoint" if kept else "start it again; it writes none",
+            fix=self._way_on(),
         )
+
+    def _way_on(self) -> str:
+        """How to go on after being stopped, by what was really saved."""
+        if self._checkpoints is None:
+            return "start it again; it writes no checkpoints"
+        saved = max(self._resumed_from, self._checkpoints.saved_step)
+        if saved <= 0:
+            return "start it again: no step was done, so nothing was saved"
+        return f"add --resume to go on from its checkpoint after step {saved}"
 
     def _step(self) -> None:
         learning_rate = self._session.learning_rate

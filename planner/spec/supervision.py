@@ -13,6 +13,19 @@ from planner.spec.worker import RankFailure
 STOP_FILE = "stop"  # in the attempt's folder: ranks that see it save a checkpoint and end
 
 
+REFUSAL_FILE = "refusal.json"  # in the attempt's folder: a `Refusal`, of any rank
+
+
+@record
+class Refusal:
+    """Why ranks will not train: an error that the user can mend, and the exit code that it has."""
+
+    error: str
+    why: str
+    fix: str
+    exit_code: int
+
+
 @record
 class RankExit:
     """How a rank of the trainer left. `stopped`: it was told to, and saved what it had. `snapshot`: a file's name."""

@@ -20,7 +20,7 @@ import psutil
 from planner.probe.host import kernel_oom_kills
 from planner.spec._record import record
 from planner.spec.codec import DecodeError, from_plain
-from planner.spec.supervision import STOP_FILE, RankExit
+from planner.spec.supervision import REFUSAL_FILE, STOP_FILE, RankExit, Refusal
 from planner.supervise.evidence import Leftovers
 from planner.trial.logs import read_tail
 from planner.trial.program import death_with_parent
@@ -40,6 +40,7 @@ class AttemptEnd:
 
     left: Leftovers
     folder: Path
+    refusal: Refusal | None = None  # the ranks would not train
 
 
 class StopFlag:
@@ -71,8 +72,9 @@ class RunningAttempt:
             preexec_fn=death_with_parent(os.getpid()),
         )
         log = _Log(folder / OUTPUT_LOG)
+        self._hushed = threading.Event()  # what the launcher says of ranks that refused goes to the log alone
         self._readers = [
-            threading.Thread(target=_copy, args=(source, target, log), daemon=True)
+            threading.Thread(target=_copy, args=(source, target, log, self._hushed), daemon=True)
             for source, target in ((self._process.stdout, shown[0]), (self._process.stderr, shown[1]))
         ]
         for reader in self._readers:
@@ -93,7 +95,7 @@ class RunningAttempt:
             kernel_oom_kills=kernel_oom_kills() - self._kills_before,
             told_to_stop=stop.times > 0,
         )
-        return AttemptEnd(left=left, folder=self.folder)
+        return AttemptEnd(left=left, folder=self.folder, refusal=read_refusal(self.folder))
 
     def _watch(self, stop: StopFlag, elsewhere_failed: Callable[[], bool]) -> None:
         failed_at_s: float | None = None
@@ -101,6 +103,9 @@ class RunningAttempt:
             time.sleep(PERIOD_S)
             self._remember_family()
             if stop.times > 1:
+                return
+            if (self.folder / REFUSAL_FILE).exists():
+                self._hushed.set()
                 return
             if stop.times == 1:
                 (self.folder / STOP_FILE).touch()
@@ -159,6 +164,18 @@ def read_exits(folder: Path) -> tuple[RankExit, ...]:
     return tuple(found)
 
 
+def read_refusal(folder: Path) -> Refusal | None:
+    """Why the ranks would not train; None where they did. What cannot be read is said and taken for none."""
+    path = folder / REFUSAL_FILE
+    if not path.is_file():
+        return None
+    try:
+        return from_plain(Refusal, json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, DecodeError) as problem:
+        print(f"[supervisor] {path} cannot be read: {problem}", file=sys.stderr, flush=True)
+        return None
+
+
 def _any_failed(folder: Path) -> bool:
     return any(word.failure is not None for word in read_exits(folder))
 
@@ -181,10 +198,12 @@ class _Log:
                 self._file = self._path.open("ab")
 
 
-def _copy(source: IO[bytes] | None, shown: IO[str], log: _Log) -> None:
+def _copy(source: IO[bytes] | None, shown: IO[str], log: _Log, hushed: threading.Event) -> None:
     assert source is not None  # noqa: S101 - asked for as a pipe
     for line in source:
         log.write(line)
+        if hushed.is_set():
+            continue
         try:
             shown.write(line.decode(errors="replace"))
             shown.flush()

@@ -1,6 +1,7 @@
 """Attempts one after the other, until the training is done, stopped, broken, or out of ways to need less memory.
 
-Owns the order of things and the exit code: 0 done, 130 stopped, 3 every way ran out of memory, else the launcher's own.
+Owns the order of things and the exit code: 0 done, 130 stopped, 3 every way ran out of memory, 2 (or the error's own)
+refused by the ranks, else the launcher's own.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from planner.errors import InputError, NoFeasiblePlan
+from planner.errors import InputError, NoFeasiblePlan, PlannerError
 from planner.rundir import names
 from planner.rundir.atomic import write_whole
 from planner.spec._record import record
 from planner.spec.codec import DecodeError, from_plain, to_plain
-from planner.spec.supervision import Attempt, SupervisorState
+from planner.spec.supervision import Attempt, Refusal, SupervisorState
 from planner.supervise.attempt import AttemptEnd, RunningAttempt, StopFlag
 from planner.supervise.command import Variation, value_of, vary_command
 from planner.supervise.evidence import Ending, is_preflight, judge
@@ -84,7 +85,7 @@ class Supervisor:
         return int(steps) + (self._saved_step() if "--resume" in self._what.command else 0)
 
     def run(self) -> int:
-        """The exit code. Raises NoFeasiblePlan when every way ran out of memory."""
+        """The exit code. Raises NoFeasiblePlan when every way ran out of memory, and what the ranks refused with."""
         move: Move = Start(level=self._first_level(), reason="")
         number = self._peers.meet(self._next_number)
         if number is None:
@@ -96,6 +97,8 @@ class Supervisor:
             number = self._next_number()
         while isinstance(move, Start):
             end = self._attempt(number, move)
+            if end.refusal is not None:  # no attempt to remember: the next start begins where the last run ended
+                raise _refused(end.refusal)
             ending = judge(end.left)
             if ending.end != OUT_OF_MEMORY and not self._peers.failed_elsewhere(end.folder):
                 self._remember(number, move.level, ending, cause="", exit_code=end.left.exit_code)
@@ -198,6 +201,12 @@ class Supervisor:
             why=move.reason,
             fix=f"read the diagnosis in {folder}, plan again with what it names or more memory_headroom, then --resume",
         )
+
+
+def _refused(refusal: Refusal) -> PlannerError:
+    problem = PlannerError(refusal.error, why=refusal.why, fix=refusal.fix)
+    problem.exit_code = refusal.exit_code
+    return problem
 
 
 def _where(ending: Ending) -> str:

@@ -30,7 +30,7 @@ def test_large_job_is_decided_by_the_model_in_three_seconds(tmp_path: Path) -> N
 
 def test_large_job_with_auto_trials_says_which_could_not_run_and_validates_a_stand_in(tmp_path: Path) -> None:
     run = succeed("plan", LLAMA_70B, "--out", tmp_path / "plan")
-    words = "none of the trials could run here, every number is computed: the job is for 64 x h100-sxm-80gb"
+    words = "none of the trials could run here, every number is the model's: the job is for 64 x h100-sxm-80gb"
     assert words in run.err
     plan = read_plan(tmp_path / "plan")
     assert words in plan["search"]["trials_note"]

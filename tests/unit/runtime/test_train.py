@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from planner.errors import InputError
-from planner.runtime.train import LaunchedRank, launched_rank, load_task, main
+from planner.runtime.train import CALLER_FOLDER, LaunchedRank, from_caller, launched_rank, load_task, main
 from planner.spec.codec import to_plain
 from tests.distributed.layouts import make_task
 
@@ -85,3 +85,15 @@ def test_main_steps_that_are_no_number_of_steps_are_refused(steps: str, capsys: 
 def test_train_module_import_is_light() -> None:
     code = "import planner.runtime.train, sys; sys.exit('torch' in sys.modules or 'deepspeed' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_train_folders_of_options_are_found_from_where_the_start_script_was_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(CALLER_FOLDER, raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert from_caller(Path("out")) == tmp_path / "out"
+    monkeypatch.setenv(CALLER_FOLDER, "/somewhere")
+    assert from_caller(Path("out")) == Path("/somewhere/out")
+    assert from_caller(Path("/else/out")) == Path("/else/out")
+    assert from_caller(None) is None

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from planner.errors import NoFeasiblePlan
+from planner.errors import NoFeasiblePlan, PlannerError
 from planner.rundir import names
 from planner.supervise.attempt import StopFlag
 from planner.supervise.loop import Ports, Supervision, Supervisor, read_state
@@ -42,6 +42,10 @@ if behaviour == "oom":
 if behaviour == "bug":
     leave("shapes do not match")
     sys.exit(1)
+if behaviour == "refuse":
+    word = {"error": "it holds checkpoints", "why": "they would be lost", "fix": "--resume", "exit_code": 2}
+    (folder / "refusal.json").write_text(json.dumps(word))
+    time.sleep(600)
 if behaviour == "wait":
     while not (folder / "stop").exists():
         time.sleep(0.05)
@@ -118,6 +122,14 @@ def test_supervisor_other_failures_are_not_started_again(tmp_path: Path) -> None
     assert run.start() == 1
     assert run.levels == [0] and "shapes do not match" in run.said[0]
     assert no_peer_is_left(tmp_path)  # though the launcher died before its child was ever seen
+
+
+def test_supervisor_a_refusal_is_said_once_with_its_own_exit_code_and_is_no_attempt(tmp_path: Path) -> None:
+    run = Run(tmp_path, {"task.json": "refuse"})
+    with pytest.raises(PlannerError, match="it holds checkpoints") as caught:
+        run.start()
+    assert caught.value.exit_code == 2
+    assert run.said == [] and run.levels == [] and no_peer_is_left(tmp_path)
 
 
 def test_supervisor_resumed_run_begins_with_the_fallback_that_the_last_one_ended_with(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ USAGE
 fi
 MASTER_PORT=${MASTER_PORT:-29500}
 
+# Folders named in the options, as --export's, are found from here.
+export MESHPLAN_CALLED_FROM="${MESHPLAN_CALLED_FROM:-$PWD}"
 # The plan is where this script lies, wherever it was copied to.
 unset CDPATH
 script=${BASH_SOURCE[0]}

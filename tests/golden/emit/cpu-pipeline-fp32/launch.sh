@@ -6,6 +6,8 @@
 # Start: bash launch.sh [options of python -m planner.runtime.train, such as --steps 10, or --resume]
 set -euo pipefail
 
+# Folders named in the options, as --export's, are found from here.
+export MESHPLAN_CALLED_FROM="${MESHPLAN_CALLED_FROM:-$PWD}"
 # The plan is where this script lies, wherever it was copied to.
 unset CDPATH
 script=${BASH_SOURCE[0]}
