@@ -17,7 +17,7 @@ from planner.app.uneven import UnevenRow, price_uneven, stands_on_groups, uneven
 from planner.cost import REFERENCE_TRAINER, Calibration, EstimateColumns, estimate_columns, screened_out
 from planner.errors import NoFeasiblePlan
 from planner.report import CandidateRow
-from planner.report.units import format_bytes
+from planner.report.units import format_bytes, format_duration_limit
 from planner.report.wording import short_candidate
 from planner.search import Priors, SearchProblem, preview_search, utilities, world_sizes
 from planner.space import Space, enumerate_candidates, explain_empty
@@ -240,12 +240,26 @@ def outline_search(
         num_alike=int((~draft.screened & ~draft.worth_trying()).sum()),
         max_trials=preview.num_trials if runs else 0,
         longest_s=longest_s + (VALIDATION_S if validate else 0.0),
+        longest_note=_longest_note(longest_s, timeout_s=job.trials.timeout_s, validate=validate) if runs else "",
         num_trials_done=len(done),
         first_candidates=tuple(_outlined(draft.row(index)) for index in first),
         rejected=tuple((rejection.rule, rejection.count) for rejection in draft.space.rejections),
         left_out_axes=tuple((axis.axis, axis.reason) for axis in draft.space.left_out_axes),
         trials_note=ability.note,
     )
+
+
+def _longest_note(trials_s: float, *, timeout_s: float, validate: bool) -> str:
+    """What the bound is made of: the last trial may start when the time budget ends."""
+    if not trials_s:
+        return ""
+    start_s, last_s = max(trials_s - timeout_s, 0.0), min(trials_s, timeout_s)
+    parts = [f"the last trial's {format_duration_limit(last_s)}"]
+    if start_s:
+        parts.insert(0, f"{format_duration_limit(start_s)} in which trials start")
+    if validate:
+        parts.append(f"{format_duration_limit(VALIDATION_S)} of validation")
+    return " + ".join(parts)
 
 
 def _outlined(row: CandidateRow) -> OutlinedCandidate:

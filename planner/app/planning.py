@@ -6,6 +6,7 @@ the gates (`validate`), the folder's contents (`write`).
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import closing
 from dataclasses import replace
@@ -36,6 +37,7 @@ from planner.cost import Calibration
 from planner.emit import as_reference, following_notes
 from planner.errors import InputError, NotExpressible, TrialsUnavailable
 from planner.jobfile import dump_job, parse_pin
+from planner.report.units import plural
 from planner.report.wording import short_candidate
 from planner.rundir import RunDir, names
 from planner.search import (
@@ -106,6 +108,7 @@ def prepare(
     earlier = earlier or Earlier()
     for note in following_notes(job.launch):
         console.note(note)
+    _tell_long_sequences(job, console)
     ability = decide_trials(job, machine)
     if job.trials.max_trials == 0 and job.trials.mode is TrialMode.AUTO and not request.resume:
         ability = Ability(mode=TrialMode.NONE, note="max_trials is 0: every number is the model's")
@@ -158,6 +161,18 @@ def _refuse_profile_of_nothing(request: PlanRequest, job: JobSpec, ability: Abil
             "--profile needs real trials on this machine",
             why=f"the winner is run once more to be looked at; {ability.note}",
             fix="leave --profile out, or plan on a machine that the plan is for",
+        )
+
+
+def _tell_long_sequences(job: JobSpec, console: Progress) -> None:
+    """A model with rotary positions takes any length, but was made for one."""
+    if job.model.max_seq_len or not job.model.config_json:
+        return
+    made_for = json.loads(job.model.config_json).get("max_position_embeddings")
+    if isinstance(made_for, int) and 0 < made_for < job.training.seq_len:
+        console.note(
+            f"training.seq_len {job.training.seq_len} exceeds the {made_for} positions that the config of "
+            f"{job.model.name} is made for (max_position_embeddings): it runs, but may learn badly"
         )
 
 
@@ -216,7 +231,7 @@ def plan_in(run_dir: RunDir, planning: Planning) -> PlanResult:
     done = run_dir.read_trials()
     if done and not planning.request.resume:
         raise InputError(
-            f"{run_dir.path} already holds {len(done)} trials of this job",
+            f"{run_dir.path} already holds {plural(len(done), 'trial')} of this job",
             why="a new search would mix with them",
             fix="add --resume to go on from them, or choose another folder with --out",
         )

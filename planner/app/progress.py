@@ -41,6 +41,7 @@ class SearchOutline:
     num_screened: int  # of them, not tried because memory cannot suffice
     max_trials: int  # that can still be run; on resume, without those already done
     longest_s: float
+    longest_note: str = ""  # what that is made of, in words
     num_alike: int = 0  # legal ones that are not tried because one that would run alike stands for them
     num_trials_done: int = 0  # kept from an earlier run
     first_candidates: tuple[OutlinedCandidate, ...] = ()

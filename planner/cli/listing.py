@@ -17,6 +17,8 @@ from planner.spec._record import record
 _MOST_WORDS = 24  # columns of a cell of words on a terminal; the column with the longest has what is left
 _FEWEST_WORDS = 8  # columns it keeps on a terminal that is too narrow for anything
 _GAP = 2
+_ZERO_IS_UNKNOWN = ("price_per_hour",)  # nobody's GPU is free
+_UNKNOWN = "-"
 _PIPED_WIDTH = 1000  # a pipe has no edge
 
 
@@ -49,7 +51,7 @@ def _columns(catalog: CatalogTable) -> list[_Column]:
 
 
 def _column(name: str, values: list[CatalogCell]) -> _Column:
-    cells = tuple(one_line(format_named(name, value)) for value in values)
+    cells = tuple(_UNKNOWN if name in _ZERO_IS_UNKNOWN and not v else one_line(format_named(name, v)) for v in values)
     numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     heading = heading_of(name)
     return _Column(heading=heading, cells=cells, numeric=numeric, width=max(map(len, (heading, *cells))))

@@ -58,4 +58,6 @@ def _trials_line(outline: SearchOutline) -> str:
     if not outline.max_trials:
         return f"no trial is left to run, for {devices}"
     trials = plural(outline.max_trials, f"{outline.mode} trial")
-    return f"at most {trials} for {devices}, at most {format_duration_limit(outline.longest_s)} in all"
+    limit = f"at most {format_duration_limit(outline.longest_s)} in all"
+    made_of = f" ({one_line(outline.longest_note)})" if outline.longest_note else ""
+    return f"at most {trials} for {devices}, {limit}{made_of}"

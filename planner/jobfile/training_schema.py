@@ -90,7 +90,7 @@ class ScheduleSection(StrictModel):
 
 
 class TrainingSection(StrictModel):
-    seq_len: int = Field(ge=1, le=10_000_000, description="tokens of one sequence")
+    seq_len: int = Field(ge=1, le=10_000_000, description="tokens of one sequence; 1 for a factory without sequences")
     global_batch_size: int = Field(
         ge=1, le=10_000_000, description="sequences per optimizer step; the planner never changes it"
     )

@@ -72,6 +72,7 @@ def test_outline_bounds_trials_and_time_and_counts_what_is_kept(tmp_path: Path) 
     fresh = outline_search(draft, REAL, problem=problem, done=(), validate=False)
     assert (fresh.max_trials, fresh.num_candidates, fresh.mode) == (5, 12, TrialMode.REAL)
     assert 0 < fresh.longest_s <= 130.0
+    assert "the last trial's" in fresh.longest_note and "validation" not in fresh.longest_note
     assert outline_search(draft, REAL, problem=problem, done=(), validate=True).longest_s > fresh.longest_s
     assert {row.key for row in fresh.first_candidates} <= {one.key for one in candidates_of(draft)}
     done = tuple(trial(number, one, ran(0.2)) for number, one in enumerate(candidates_of(draft)[:2]))
