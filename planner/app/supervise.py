@@ -12,15 +12,17 @@ import sys
 import time
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 from planner.app.diagnose import diagnose_logs
 from planner.app.diagnose_request import DiagnoseRequest
 from planner.app.requests import SuperviseRequest
-from planner.errors import PlannerError
+from planner.errors import InputError, PlannerError
 from planner.rundir import RunDir, names
 from planner.rundir.atomic import write_whole
 from planner.supervise.attempt import OUTPUT_LOG, StopFlag
-from planner.supervise.loop import Ports, Supervision, Supervisor
+from planner.supervise.command import cannot_start
+from planner.supervise.loop import Ports, Supervision, Supervisor, make_logs
 from planner.supervise.nodes import Alone, SharedFolder
 
 DIAGNOSIS = "diagnosis.json"
@@ -33,10 +35,17 @@ def supervise_run(request: SuperviseRequest) -> int:
     """The exit code of the training, however many starts it took.
 
     Raises NoFeasiblePlan when it ran out of memory in every way the plan knows, InputError for a folder that is no
-    plan. With MESHPLAN_SUPERVISE=off the command is run as it is, in place of this process.
+    plan and a command that cannot be started. With MESHPLAN_SUPERVISE=off the command is run as it is, in place of
+    this process.
     """
     if os.environ.get("MESHPLAN_SUPERVISE") == OFF:
-        os.execvp(request.command[0], request.command)  # noqa: S606 - the launch script's own command
+        _become(request.command)
+    if request.node_rank >= request.nodes:
+        raise InputError(
+            f"--node-rank {request.node_rank} is none of the run's nodes",
+            why=f"--nodes says {request.nodes}, whose ranks are 0 to {request.nodes - 1}",
+            fix="correct --node-rank, or --nodes",
+        )
     run_dir = RunDir.open(request.plan_dir)
     plan = run_dir.read_plan()
     stop = StopFlag()
@@ -50,7 +59,7 @@ def supervise_run(request: SuperviseRequest) -> int:
         on_stderr=request.on_stderr,
         is_first_node=request.node_rank == 0,
     )
-    peers = Alone() if request.nodes == 1 else _peers(run_dir, request)
+    peers = Alone() if request.nodes == 1 else _peers(run_dir, request, stop)
     ports = Ports(
         diagnose=lambda folder: _diagnose(folder, run_dir.path),
         say=_say,
@@ -61,14 +70,32 @@ def supervise_run(request: SuperviseRequest) -> int:
 
 def _checkpoint_dir(run_dir: RunDir) -> str:
     """Where the trainer saves, as its task says: from the plan folder, wherever that was moved. "" for nowhere."""
-    named = str(json.loads(run_dir.read_text(names.TASK))["training"]["checkpoint_dir"])
+    try:
+        named = json.loads(run_dir.read_text(names.TASK))["training"]["checkpoint_dir"]
+        if not isinstance(named, str):
+            raise TypeError("training.checkpoint_dir is no text")
+    except (ValueError, TypeError, KeyError, RecursionError) as problem:
+        raise InputError(
+            f"{run_dir.path / names.TASK} is damaged",
+            why=f"training.checkpoint_dir cannot be read from it ({type(problem).__name__}: {problem})",
+            fix="restore the file, or plan again into a new folder",
+        ) from problem
     return str(run_dir.path / named) if named else ""
 
 
-def _peers(run_dir: RunDir, request: SuperviseRequest) -> SharedFolder:
-    logs = run_dir.path / names.LOGS_DIR
-    logs.mkdir(exist_ok=True)
-    return SharedFolder(logs, node_rank=request.node_rank, nodes=request.nodes)
+def _become(command: tuple[str, ...]) -> NoReturn:
+    """The launch script's own command in place of this process. InputError when it cannot be started."""
+    try:
+        os.execvp(command[0], command)  # noqa: S606 - what the user asked for
+    except OSError as problem:
+        raise cannot_start(command, problem) from problem
+
+
+def _peers(run_dir: RunDir, request: SuperviseRequest, stop: StopFlag) -> SharedFolder:
+    logs = make_logs(run_dir.path)
+    return SharedFolder(
+        logs, node_rank=request.node_rank, nodes=request.nodes, say=_say, is_stopped=lambda: stop.times > 0
+    )
 
 
 def _listen(stop: StopFlag, *, saves: bool) -> None:

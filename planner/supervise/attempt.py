@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -21,6 +23,7 @@ from planner.probe.host import kernel_oom_kills
 from planner.spec._record import record
 from planner.spec.codec import DecodeError, from_plain
 from planner.spec.supervision import REFUSAL_FILE, STOP_FILE, RankExit, Refusal
+from planner.supervise.command import cannot_start
 from planner.supervise.evidence import Leftovers
 from planner.trial.logs import read_tail
 from planner.trial.program import death_with_parent
@@ -63,14 +66,7 @@ class RunningAttempt:
         self.folder = folder
         self._kills_before = kernel_oom_kills()
         self._family: dict[tuple[int, float], psutil.Process] = {}
-        self._process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**environment, MARK: str(folder)},
-            start_new_session=True,  # a terminal's Ctrl-C reaches the supervisor alone, which lets the ranks save
-            preexec_fn=death_with_parent(os.getpid()),
-        )
+        self._process = _start(command, {**environment, MARK: str(folder)})
         log = _Log(folder / OUTPUT_LOG)
         self._hushed = threading.Event()  # what the launcher says of ranks that refused goes to the log alone
         self._readers = [
@@ -85,7 +81,7 @@ class RunningAttempt:
         try:
             self._watch(stop, elsewhere_failed)
         finally:
-            self._end_all()
+            self._end_all(stop)
         for reader in self._readers:
             reader.join(timeout=5.0)
         left = Leftovers(
@@ -123,7 +119,7 @@ class RunningAttempt:
         except psutil.Error:
             return  # it has just ended
 
-    def _end_all(self) -> None:
+    def _end_all(self, stop: StopFlag) -> None:
         self._remember_family()
         for member in _marked(str(self.folder), launcher=self._process.pid):
             self._family[(member.pid, member.create_time())] = member
@@ -134,11 +130,28 @@ class RunningAttempt:
                 continue  # it has ended, the better case
         if self._process.poll() is None:
             self._process.terminate()
-        try:
-            self._process.wait(timeout=LAUNCHER_GRACE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
+        until_s = time.monotonic() + LAUNCHER_GRACE_S
+        while self._process.poll() is None and time.monotonic() < until_s and stop.times < 2:
+            time.sleep(PERIOD_S)
+        if self._process.poll() is None:
+            with suppress(ProcessLookupError):  # it has just ended
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+
+
+def _start(command: tuple[str, ...], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """InputError for a command that cannot be started."""
+    try:
+        return subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(environment),
+            start_new_session=True,  # a terminal's Ctrl-C reaches the supervisor alone, which lets the ranks save
+            preexec_fn=death_with_parent(os.getpid()),
+        )
+    except OSError as problem:
+        raise cannot_start(command, problem) from problem
 
 
 def _marked(folder: str, *, launcher: int) -> list[psutil.Process]:

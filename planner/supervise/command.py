@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from planner.errors import InputError
 from planner.spec._record import record
 
 
@@ -26,6 +27,15 @@ def vary_command(command: tuple[str, ...], variation: Variation) -> tuple[str, .
     if variation.resume and "--resume" not in words:
         words.append("--resume")
     return (*words, "--supervised", variation.attempt_dir)
+
+
+def cannot_start(command: tuple[str, ...], problem: OSError) -> InputError:
+    """What to tell of a command that the system refused to start."""
+    return InputError(
+        f"cannot start {command[0]}",
+        why=(problem.strerror or str(problem)).lower(),
+        fix="name a program that exists and may be run after `--`, as launch.sh does",
+    )
 
 
 def value_of(command: tuple[str, ...], option: str) -> str | None:

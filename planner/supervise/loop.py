@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from planner.errors import InputError, NoFeasiblePlan, PlannerError
-from planner.rundir import names
+from planner.rundir import explain_os_error, is_folder, is_there, names
 from planner.rundir.atomic import write_whole
 from planner.spec._record import record
 from planner.spec.codec import DecodeError, from_plain, to_plain
@@ -58,8 +58,7 @@ class Supervisor:
         self._peers = peers
         self._ports = ports
         self._stop = stop
-        self._logs = supervision.plan_dir / names.LOGS_DIR
-        self._logs.mkdir(exist_ok=True)
+        self._logs = make_logs(supervision.plan_dir)
         self._earlier = read_state(supervision.plan_dir).attempts
         self._attempts: list[Attempt] = []  # of this supervisor
         self._end_step = self._target()
@@ -88,6 +87,8 @@ class Supervisor:
         """The exit code. Raises NoFeasiblePlan when every way ran out of memory, and what the ranks refused with."""
         move: Move = Start(level=self._first_level(), reason="")
         number = self._peers.meet(self._next_number)
+        if self._stop.times:  # while the others were waited for
+            return STOPPED_EXIT
         if number is None:
             self._ports.say(
                 "the other nodes' supervisors were not seen in this plan folder, so it is not shared: the run goes on, "
@@ -126,7 +127,7 @@ class Supervisor:
 
     def _attempt(self, number: int, start: Start) -> AttemptEnd:
         folder = self._logs / names.run_name(number)
-        folder.mkdir(exist_ok=True)
+        _make_folder(folder)
         saved = self._saved_step()
         again = bool(self._attempts)
         variation = Variation(
@@ -207,6 +208,24 @@ def _refused(refusal: Refusal) -> PlannerError:
     problem = PlannerError(refusal.error, why=refusal.why, fix=refusal.fix)
     problem.exit_code = refusal.exit_code
     return problem
+
+
+def make_logs(plan_dir: Path) -> Path:
+    """The plan's folder of logs, made where it is missing. InputError where that cannot be."""
+    logs = plan_dir / names.LOGS_DIR
+    if is_there(logs) and not is_folder(logs):
+        raise InputError(
+            f"{logs} is not a folder", why="what the ranks say is kept in it", fix="move that file away, then run again"
+        )
+    _make_folder(logs)
+    return logs
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as problem:
+        raise explain_os_error(problem, folder, doing="make") from problem
 
 
 def _where(ending: Ending) -> str:

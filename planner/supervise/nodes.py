@@ -56,15 +56,32 @@ class Alone:
 class SharedFolder:
     """One of several nodes whose plan folder is the same folder."""
 
-    def __init__(self, logs: Path, *, node_rank: int, nodes: int, meeting_s: float = MEETING_S) -> None:
+    def __init__(
+        self,
+        logs: Path,
+        *,
+        node_rank: int,
+        nodes: int,
+        meeting_s: float = MEETING_S,
+        say: Callable[[str], None] = lambda _text: None,
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._logs = logs
         self._node = node_rank
         self._nodes = nodes
         self._meeting_s = meeting_s
+        self._say = say
+        self._is_stopped = is_stopped
         self._token = secrets.token_hex(8)
 
     def meet(self, pick_number: Callable[[], int]) -> int | None:
+        others = "1" if self._nodes == 2 else f"1 to {self._nodes - 1}"
+        awaited = f"--node-rank {others}" if self._node == 0 else "--node-rank 0"
+        self._say(f"waiting at most {self._meeting_s:.0f} s for the supervisors with {awaited} of {self._nodes} nodes")
         return self._gather(pick_number) if self._node == 0 else self._greet()
+
+    def _met(self, ready: Callable[[], bool]) -> bool:
+        return _wait(lambda: self._is_stopped() or ready(), self._meeting_s) and not self._is_stopped()
 
     def _greeting(self, node: int) -> Path:
         return self._logs / f"hello-{node:05d}"
@@ -78,7 +95,7 @@ class SharedFolder:
         for node in others:
             self._greeting(node).unlink(missing_ok=True)
         self._roster().unlink(missing_ok=True)
-        if not _wait(lambda: all(self._greeting(node).is_file() for node in others), self._meeting_s):
+        if not self._met(lambda: all(self._greeting(node).is_file() for node in others)):
             return None
         number = pick_number()
         tokens = [self._greeting(node).read_text(encoding="utf-8") for node in others]
@@ -96,7 +113,7 @@ class SharedFolder:
                 found.update(json.loads(self._roster().read_text(encoding="utf-8")))
             return self._token in found.get("tokens", ())
 
-        if not _wait(named, self._meeting_s):
+        if not self._met(named):
             self._greeting(self._node).unlink(missing_ok=True)
             return None
         return int(found["number"])

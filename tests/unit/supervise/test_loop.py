@@ -182,3 +182,21 @@ def test_two_supervisors_of_one_folder_agree_on_the_fallback(tmp_path: Path) -> 
 def test_nodes_that_share_no_folder_do_not_find_each_other(tmp_path: Path) -> None:
     assert SharedFolder(tmp_path, node_rank=0, nodes=2, meeting_s=0.1).meet(lambda: 1) is None
     assert SharedFolder(tmp_path, node_rank=1, nodes=2, meeting_s=0.1).meet(lambda: 1) is None
+
+
+def test_nodes_waited_for_are_named_once(tmp_path: Path) -> None:
+    said: list[str] = []
+    peers = SharedFolder(tmp_path, node_rank=0, nodes=3, meeting_s=0.1, say=said.append)
+    assert peers.meet(lambda: 1) is None
+    assert len(said) == 1 and "--node-rank 1 to 2" in said[0]
+
+
+def test_node_that_is_told_to_stop_waits_no_longer_and_starts_nothing(tmp_path: Path) -> None:
+    run = Run(tmp_path, {})
+    (tmp_path / names.LOGS_DIR).mkdir()
+    run.stop.tell()
+    peers = SharedFolder(
+        tmp_path / names.LOGS_DIR, node_rank=1, nodes=2, meeting_s=3600.0, is_stopped=lambda: run.stop.times > 0
+    )
+    assert run.start(peers) == 130
+    assert not list((tmp_path / names.LOGS_DIR).glob("run-*"))
