@@ -12,6 +12,11 @@ from planner.app.requests import TokensRequest
 from planner.cli.session import JsonFlag, QuietFlag, run_verb
 from planner.errors import InputError, Interrupted
 
+NO_SEPARATOR = (
+    "warning: the tokenizer names no end-of-text token (eos_token in tokenizer_config.json), so nothing stands between "
+    "the documents"
+)
+
 
 def tokens(
     context: typer.Context,
@@ -38,6 +43,7 @@ def tokens(
         data = f"data: {{path: {made['path']}, token_bytes: {made['token_bytes']}}}"
         session.print(
             Text(f"{made['tokens']:,} tokens of {made['documents']:,} documents in {made['path']}"),
+            *(() if made.get("separates_documents", True) else (Text(NO_SEPARATOR, style="yellow"),)),
             Text(f"in the job file, under training:  {data}"),
         )
         session.print_essential(str(made["path"]))

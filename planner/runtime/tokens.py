@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -97,6 +97,7 @@ def make_token_file(order: Order) -> dict[str, Any]:
         "documents": place.documents,
         "token_bytes": token_bytes,
         "vocab_size": size,
+        "separates_documents": tokenizer.eos_token_id is not None,
         "resumed_after_tokens": resumed,
     }
 
@@ -221,13 +222,15 @@ def _documents(path: Path, offset: int, *, field: str) -> Iterator[tuple[Text, i
     is_json = path.suffix in (".jsonl", ".ndjson", ".json")
     size = path.stat().st_size
     with path.open("rb") as file:
+        number = _lines_before(file, offset) if is_json else 0
         file.seek(offset)
         lines: list[bytes] = []
         held = 0
         while line := file.readline(PIECE_BYTES if not is_json else LINE_BYTES + 1):
             if is_json:
                 _require_bounded(line, place=f"{path}, byte {file.tell() - len(line)}")
-                text = _field_of(line, field, place=f"{path}, byte {file.tell() - len(line)}")
+                number += 1
+                text = _field_of(line, field, place=f"{path}, line {number}")
                 if text:
                     yield Text(text=text, ends=True), file.tell()
                 continue
@@ -250,6 +253,16 @@ def _require_bounded(line: bytes, *, place: str) -> None:
             why="a line of JSONL is one document, and is held in memory whole",
             fix="write one JSON object a line, and split this document",
         )
+
+
+def _lines_before(file: BinaryIO, offset: int) -> int:
+    """The number of lines that end before `offset`: a run that goes on names lines as an editor does."""
+    file.seek(0)
+    found, left = 0, offset
+    while left > 0 and (block := file.read(min(left, BATCH_BYTES))):
+        found += block.count(b"\n")
+        left -= len(block)
+    return found
 
 
 def _last_whole_character(data: bytes) -> int:
@@ -276,13 +289,22 @@ def _field_of(line: bytes, field: str, *, place: str) -> str:
         return ""
     try:
         value = json.loads(line)
-        text = value[field]
-    except (ValueError, KeyError, TypeError) as problem:
+    except ValueError as problem:  # the column is the line's own: the place names the line
+        why = problem.msg if isinstance(problem, json.JSONDecodeError) else "it is not UTF-8 text"
+        column = f" (column {problem.colno})" if isinstance(problem, json.JSONDecodeError) else ""
         raise InputError(
             f"{place}: the line holds no text under {field!r}",
-            why=f"{type(problem).__name__}: {problem}",
-            fix="each line is a JSON object; name the key of its text with --field",
+            why=f"it is no JSON: {why}{column}",
+            fix="each line is a JSON object with the text under one key",
         ) from problem
+    if not isinstance(value, dict) or field not in value:
+        keys = ", ".join(map(repr, list(value)[:10])) if isinstance(value, dict) else ""
+        raise InputError(
+            f"{place}: the line holds no text under {field!r}",
+            why=f"its keys are: {keys}" if keys else "it is no JSON object with keys",
+            fix="each line is a JSON object; name the key of its text with --field",
+        )
+    text = value[field]
     if not isinstance(text, str):
         raise InputError(f"{place}: {field!r} is no text", why=f"it is a {type(text).__name__}", fix="use --field")
     return text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -86,12 +87,32 @@ def test_run_that_was_cut_off_goes_on_and_gives_the_same_file(
     assert (read(tmp_path / "t.bin") == read(tmp_path / "whole.bin")).all() and made["documents"] == 120
 
 
+def test_lines_are_counted_from_the_files_beginning_where_a_run_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "a"}\n{"text": "b"}\nbroken\n')
+    with pytest.raises(InputError, match="line 3") as caught:
+        list(tokens._documents(tmp_path / "a.jsonl", len(b'{"text": "a"}\n'), field="text"))
+    assert caught.value.why.startswith("it is no JSON: Expecting value")
+
+
+def test_a_tokenizer_without_an_end_token_is_told_of(tokenizer: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("ab")
+    made = make_token_file(order([tmp_path / "a.txt"], tokenizer, tmp_path / "t.bin"))
+    assert made["separates_documents"]
+    settings = json.loads((tokenizer / "tokenizer_config.json").read_text())
+    bare = tmp_path / "bare"
+    shutil.copytree(tokenizer, bare)
+    (bare / "tokenizer_config.json").write_text(json.dumps({**settings, "eos_token": None}))
+    made = make_token_file(order([tmp_path / "a.txt"], bare, tmp_path / "u.bin"))
+    assert (made["separates_documents"], made["tokens"]) == (False, 2)
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b'{"text": 3}\n', "is no text"),
-        (b'{"other": "x"}\n', "holds no text under 'text'"),
-        (b"not json\n", "holds no text under 'text'"),
+        (b'{"text": "a"}\n\n{"text": 3}\n', "line 3: 'text' is no text"),
+        (b'{"text": "a"}\n{"other": "x"}\n', "line 2: the line holds no text under 'text'"),
+        (b"not json\n", "line 1: the line holds no text under 'text'"),
+        (b'["text"]\n', "line 1: the line holds no text under 'text'"),
         (b"\n", "hold no text"),
     ],
 )
