@@ -18,6 +18,7 @@ from planner.report import ErrorCase, NearMiss, Sensitivity
 from planner.search import memory_bytes, utilities, world_sizes
 from planner.spec import Measured, TimeBreakdown
 from planner.spec.columns import BoolColumn, FloatColumn, IntColumn, find_row
+from planner.spec.runs import one_per_candidate
 
 WITHIN = (0.02, 0.05, 0.10, 0.20)
 _POINTS_FOR_RESIDUAL = 3
@@ -41,7 +42,7 @@ def near_miss(draft: Draft, estimates: EstimateColumns, *, fits: BoolColumn, sel
     """The fastest candidate that is not sure to fit and by the model beats the choice; where there is none, the
     one that misses the limit by the least. What a trial has shown to run is no miss. None where everything fits."""
     missing = ~fits
-    for trial in selection.trials:
+    for trial in one_per_candidate(selection.trials):
         row = find_row(draft.columns, trial.candidate)
         limit = estimates.usable_bytes * (1.0 - draft.job.memory_headroom_fraction)
         if row is not None and isinstance(trial.outcome, Measured) and memory_bytes(trial.outcome) <= limit:
@@ -114,7 +115,7 @@ def _known(draft: Draft, estimates: EstimateColumns, *, own: int, selection: Sel
     """Tokens/s of the rows that were tried; 0 of those that did not run or left too little memory."""
     limit = estimates.usable_bytes * (1.0 - draft.job.memory_headroom_fraction)
     known: dict[int, float] = {}
-    for trial in selection.trials:
+    for trial in one_per_candidate(selection.trials):
         row, outcome = find_row(draft.columns, trial.candidate), trial.outcome
         if row is not None:
             runs = isinstance(outcome, Measured) and memory_bytes(outcome) <= limit

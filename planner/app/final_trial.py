@@ -1,7 +1,9 @@
 """The winner's last trial, for what no other trial has to show: that a checkpoint fits too, and what `--profile` asks.
 
 A job that saves checkpoints must have room for it, so the winner saves and loads one; where that does not fit, the next
-candidate is the winner, and shows the same. Owns when that is done and how often. Leaves running it to the evaluator.
+candidate is the winner, and shows the same. Both runs of the winner count together: a checkpoint's memory is promised,
+and a step that is neither the luckiest nor the last. Owns when that is done and how often. Leaves running it to the
+evaluator.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ from planner.app.draft import Draft
 from planner.app.forecast import target_of
 from planner.app.progress import Progress
 from planner.app.trials import TrialEvaluator
+from planner.report.units import format_bytes, format_seconds
 from planner.rundir import RunDir, trial_log_name
-from planner.search import SearchResult, choose_winner
+from planner.search import SearchResult, choose_winner, memory_bytes
 from planner.spec import JobSpec, Measured, TrialRecord
 from planner.spec._record import record
+from planner.spec.runs import together
 
 MAX_FINALS = 3
 # Weights in the training precision, fp32 master weights and two moments; the frozen rest of LoRA is saved as well.
@@ -58,7 +62,11 @@ def with_final_trial(result: SearchResult, finals: Finals) -> SearchResult:
         finals.console.note(f"one more trial of {winner.key}, with {what}")
         last = _run(winner, finals, checks=checks)
         finals.console.trial_ended(last, best=winner)
-        result = replace(result, trials=(*result.trials, _believed(winner, last)))
+        result = replace(result, trials=(*result.trials, last))
+        _note_together(result.trials, winner.key, finals.console)
+    winner = _winner(result, finals.draft)
+    if checks and winner is not None and winner.key not in shown:
+        finals.console.note(f"whether a checkpoint of {winner.key} fits was not tried: {MAX_FINALS} others were")
     return result
 
 
@@ -78,10 +86,8 @@ def checks_checkpoint(job: JobSpec, *, folder: Path, console: Progress) -> bool:
 
 
 def _winner(result: SearchResult, draft: Draft) -> TrialRecord | None:
-    """Of several trials of one candidate the last one counts."""
-    last = {trial.key: trial for trial in result.trials}
     choice = choose_winner(
-        tuple(last.values()),
+        result.trials,
         objective=draft.job.objective,
         target=target_of(draft.job),
         memory_headroom_fraction=draft.job.memory_headroom_fraction,
@@ -90,19 +96,18 @@ def _winner(result: SearchResult, draft: Draft) -> TrialRecord | None:
     return choice.winner if choice is not None else None
 
 
-def _believed(winner: TrialRecord, last: TrialRecord) -> TrialRecord:
-    """The last trial with the step time of the one that won: it is judged by its memory. Two runs of one candidate
-    differ in speed by chance, and a third candidate must not win by that."""
-    ran, again = winner.outcome, last.outcome
-    if not isinstance(ran, Measured) or not isinstance(again, Measured):
-        return last
-    outcome = replace(
-        again,
-        step_time_s=ran.step_time_s,
-        step_time_spread_s=ran.step_time_spread_s,
-        tokens_per_s=ran.tokens_per_s,
+def _note_together(trials: tuple[TrialRecord, ...], key: str, console: Progress) -> None:
+    """Say what counts where a candidate ran more than once."""
+    numbers = [trial.number for trial in trials if trial.key == key and isinstance(trial.outcome, Measured)]
+    found = together(trials, key)
+    if found is None or len(numbers) < 2:
+        return
+    measured = found[1]
+    console.note(
+        f"trials {', '.join(map(str, numbers[:-1]))} and {numbers[-1]} are runs of one candidate: what counts is the "
+        f"median of all their steps, {format_seconds(measured.step_time_s)} (± "
+        f"{format_seconds(measured.step_time_spread_s)}), and the most memory, {format_bytes(memory_bytes(measured))}"
     )
-    return replace(last, outcome=outcome)
 
 
 def _run(winner: TrialRecord, finals: Finals, *, checks: bool) -> TrialRecord:

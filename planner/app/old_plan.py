@@ -9,8 +9,9 @@ from planner.app.uneven import fills_groups
 from planner.cost import Calibration
 from planner.report.units import format_bytes, format_seconds, format_tokens_per_s
 from planner.space import NamedLayout, refusals_of
-from planner.spec import Candidate, ClusterSpec, JobSpec, Measured, SearchRanges, TrialRecord
+from planner.spec import Candidate, ClusterSpec, JobSpec, SearchRanges, TrialRecord
 from planner.spec.replan import Verdict
+from planner.spec.runs import together
 
 
 def judge_old_plan(
@@ -77,9 +78,9 @@ def _priced(
     usable, used, kind = estimate.memory.usable_bytes, estimate.memory.device_used_bytes, estimate.kind
     step_time_s, tokens_per_s = estimate.step_time_s, estimate.tokens_per_s
     fits = fitting_estimate(job, estimate)
-    own = [trial.outcome for trial in kept if trial.key == candidate.key and isinstance(trial.outcome, Measured)]
-    if own:
-        seen = own[-1]
+    own = together(kept, candidate.key)
+    if own is not None:
+        _, seen = own
         used, kind = seen.device_used_bytes, seen.step_time_kind
         step_time_s, tokens_per_s = seen.step_time_s, seen.tokens_per_s
         fits = used <= usable * (1.0 - job.memory_headroom_fraction)

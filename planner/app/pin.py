@@ -18,6 +18,7 @@ from planner.space import NamedLayout, enumerate_candidates, refusals_of
 from planner.spec import Candidate, JobSpec, TrialRecord
 from planner.spec._record import record
 from planner.spec.columns import BoolColumn, CandidateColumns, candidate_at, find_row
+from planner.spec.runs import one_per_candidate
 
 _RANGES = (
     "zero_stage",
@@ -114,7 +115,7 @@ def pinned_layout(
     if pinned.candidate is not None:
         (estimate,) = estimate_candidates(draft.job, (pinned.candidate,), calibration=calibration)
         row = CandidateRow(key=pinned.candidate.key, candidate=pinned.candidate, estimate=estimate)
-        trial = next((trial for trial in reversed(trials) if trial.key == row.key), None)
+        trial = next((trial for trial in one_per_candidate(trials) if trial.key == row.key), None)
     return PinnedLayout(
         words=pinned.pin.text,
         row=row,

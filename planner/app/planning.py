@@ -26,8 +26,9 @@ from planner.app.pin_trial import TriedPin, try_pinned
 from planner.app.progress import Progress, SearchOutline
 from planner.app.refinement import in_two_looks, second_look
 from planner.app.remeasure import close_race, measure_again
+from planner.app.report_input import told_trials
 from planner.app.requests import PlanRequest, PlanResult
-from planner.app.selection import Selection, choices_by_model, choices_by_trials
+from planner.app.selection import Selection, calibrate, choices_by_model, choices_by_trials
 from planner.app.survive import Survival, plan_survival
 from planner.app.survivors import require_survivable
 from planner.app.trials import TrialEvaluator, open_pool
@@ -244,8 +245,9 @@ def plan_in(run_dir: RunDir, planning: Planning) -> PlanResult:
         tried = _search(run_dir, planning, done=done, any_left=outline.max_trials > 0)
     planning.console.search_ended()
     selection, validation = _choose(run_dir, planning, tried.result if tried is not None else None)
-    if tried is not None and tried.trial is not None and tried.trial not in selection.trials:
-        selection = replace(selection, trials=(*selection.trials, tried.trial))
+    if tried is not None:
+        trials = told_trials(run_dir, machine=planning.machine.fingerprint)
+        selection = replace(selection, trials=trials, calibration=calibrate(planning.draft, trials))
     planning.console.stage("fallbacks for running out of memory")
     fallbacks = plan_fallbacks(
         selection, job=planning.job, machine=planning.machine, validate=planning.request.validate

@@ -1,8 +1,8 @@
 """A close race run once more: the winner and the runner-up, when their lead lies inside the spread of their steps.
 
 The faster of two alike candidates wins by luck half of the time, and a lucky first measurement flatters it. A second
-one of both, taken one after the other, decides; it stands in the trial log like any trial, and of several trials of one
-candidate the last counts.
+one of both, taken one after the other, decides; it stands in the trial log like any trial, and the runs of one
+candidate count together.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def _within_spread(one: TrialRecord, other: TrialRecord) -> bool:
 def measure_again(
     pair: tuple[TrialRecord, ...], result: SearchResult, *, evaluator: Evaluator, run_dir: RunDir
 ) -> tuple[SearchResult, tuple[TrialRecord, ...]]:
-    """Run both once more and make them durable; the result with the new trials among its own. A second run that fails
-    counts for nothing: the first one's figures stay."""
+    """Run both once more and make them durable; the result with the new trials among its own. A second run that
+    crashes counts for nothing: the first one's figures stay."""
     again: list[TrialRecord] = []
     for earlier in pair:
         number = max((trial.number for trial in run_dir.read_trials()), default=-1) + 1
@@ -58,8 +58,5 @@ def measure_again(
             log_name=trial_log_name(number),
         )
         run_dir.append_trial(trial)
-        if isinstance(outcome, Measured):
-            again.append(trial)
-    if len(again) < len(pair):
-        return result, tuple(again)
+        again.append(trial)
     return replace(result, trials=(*result.trials, *again)), tuple(again)

@@ -80,6 +80,11 @@ def report_input(
     )
 
 
+def told_trials(run_dir: RunDir, *, machine: str) -> tuple[TrialRecord, ...]:
+    """The trials that a report tells of: all of this machine in the folder, as they stand there, whoever asks."""
+    return tuple(trial for trial in run_dir.read_trials() if trial.machine == machine)
+
+
 def config_lines(candidate: Candidate, *, job: JobSpec, deepspeed_version: str) -> tuple[ExplainedLine, ...]:
     """Every setting of the emitted config with its reason."""
     config = render_ds_config(candidate, job=job, deepspeed_version=deepspeed_version)

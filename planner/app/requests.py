@@ -49,17 +49,28 @@ class PlanResult:
 
 @record
 class VerifyRow:
-    """One promised figure beside what was seen. `name` ends in its unit (`_s`, `_bytes`, `_tokens_per_s`), if any."""
+    """One promised figure beside what was seen. `name` ends in its unit (`_s`, `_bytes`, `_tokens_per_s`), if any.
+
+    `not_comparable`: why what was seen says nothing of the promise; "" where it does. Such a row is neither passed nor
+    broken.
+    """
 
     name: str
     promised: float
     seen: float
     tolerance_fraction: float  # of the promised value
     passed: bool
+    not_comparable: str = ""
+
+    @property
+    def is_broken(self) -> bool:
+        return not self.passed and not self.not_comparable
 
 
 @record
 class VerifyResult:
+    """`passed`: nothing that could be compared broke its promise."""
+
     plan_dir: Path
     passed: bool
     rows: tuple[VerifyRow, ...]

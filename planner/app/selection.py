@@ -26,13 +26,14 @@ from planner.spec import (
     TrialRecord,
 )
 from planner.spec._record import record
+from planner.spec.runs import one_per_candidate
 
 NO_TRIAL = -1
 
 
 @record
 class Selection:
-    """`trial`: the winning one, None when the model alone decided."""
+    """`trial`: the winning one (with all runs of its candidate together), None when the model alone decided."""
 
     candidate: Candidate
     promise: Promise
@@ -65,13 +66,13 @@ def choices_by_model(draft: Draft) -> Iterator[Selection]:
 
 
 def choices_by_trials(draft: Draft, result: SearchResult) -> Iterator[Selection]:
-    """The trials that may win, best first; of several trials of one candidate the last one counts.
+    """The candidates that may win by their trials, best first; the runs of one candidate count together.
 
     Raises NoFeasiblePlan or TrialsUnavailable, saying why, when there is none.
     """
     usable_bytes = draft.estimates.usable_bytes
     calibration = calibrate(draft, result.trials)
-    left = {trial.key: trial for trial in result.trials}
+    left = {trial.key: trial for trial in one_per_candidate(result.trials)}
     choice = _winner(draft, left)
     if choice is None:
         raise _no_winner(draft, result)
@@ -118,8 +119,9 @@ def _computed_runner_up(row: CandidateRow) -> RunnerUp:
 
 
 def calibrate(draft: Draft, trials: tuple[TrialRecord, ...]) -> Calibration:
-    """What trials teach the model about this machine and model: those measured, and those that ran out of memory."""
-    tried = [trial for trial in trials if isinstance(trial.outcome, Measured | OutOfMemory)]
+    """What trials teach the model about this machine and model: those measured, and those that ran out of memory; each
+    candidate once."""
+    tried = [trial for trial in one_per_candidate(trials) if isinstance(trial.outcome, Measured | OutOfMemory)]
     if not tried:
         return draft.calibration
     candidates = tuple(trial.candidate for trial in tried)
@@ -131,7 +133,7 @@ def calibrate(draft: Draft, trials: tuple[TrialRecord, ...]) -> Calibration:
 
 
 def measured_promise(trial: TrialRecord, *, usable_bytes: int) -> Promise:
-    """What a measured trial lets the plan promise: the trial's own figures."""
+    """What a measured candidate lets the plan promise: the figures of all its runs together."""
     measured = trial.outcome
     if not isinstance(measured, Measured):
         raise TypeError(f"trial {trial.number} was not measured")

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from planner.app.requests import VerifyResult
+from planner.app.requests import VerifyResult, VerifyRow
 from planner.cli.document_view import document_view
 from planner.cli.problems import error_document
 from planner.cli.session import JsonFlag, QuietFlag, run_verb
@@ -48,7 +48,7 @@ def verify(
             session.print(Text(result.note))
         document = to_plain(result) | {"plan_dir": str(result.plan_dir), "log_path": str(result.log_path)}
         if result.passed:
-            session.print(Text("the plan does what it promised", style="bold green"))
+            session.print(_verdict(result))
             session.print_essential("passed")
             session.print_json(document)
             return
@@ -126,13 +126,33 @@ def _verify_table(result: VerifyResult) -> Table:
             format_named(row.name, row.promised),
             format_named(row.name, row.seen),
             format_fraction(row.tolerance_fraction),
-            Text("as promised", style="green") if row.passed else Text("broken", style="bold red"),
+            _result_of(row),
         )
     return table
 
 
+def _result_of(row: VerifyRow) -> Text:
+    if row.is_broken:
+        return Text("broken", style="bold red")
+    if row.not_comparable:
+        return Text(f"not comparable: {row.not_comparable}", style="yellow")
+    return Text("as promised", style="green")
+
+
+def _verdict(result: VerifyResult) -> Text:
+    """That nothing is broken, and what this run could not say."""
+    left = [heading_of(row.name) for row in result.rows if row.not_comparable]
+    if not left:
+        return Text("the plan does what it promised", style="bold green")
+    return Text(
+        f"the plan does what it promised, but for {' and '.join(left)}, which could not be compared here: verify again "
+        "when the machine is idle",
+        style="bold yellow",
+    )
+
+
 def _broken(result: VerifyResult) -> PromiseBroken:
-    broken = [row for row in result.rows if not row.passed]
+    broken = [row for row in result.rows if row.is_broken]
     figures = ", ".join(
         f"{heading_of(row.name)} {format_named(row.name, row.seen)} instead of {format_named(row.name, row.promised)}"
         for row in broken

@@ -5,10 +5,12 @@ from __future__ import annotations
 from rich.text import Text
 
 from planner.report.units import format_bytes, format_rate_short, format_seconds
-from planner.report.wording import outcome_word, short_candidate
+from planner.report.wording import crash_reason, outcome_word, short_candidate
 from planner.spec.trial import Measured, Outcome, TrialRecord
 
-_CANDIDATE_WIDTH = 32  # with the figures a line of 79 columns; longer candidates push theirs to the right
+_CANDIDATE_WIDTH = 31  # with the figures a line of 79 columns; longer candidates push theirs to the right
+
+_REASON_INDENT = 6  # below the candidate
 
 
 def trial_heading() -> Text:
@@ -17,7 +19,8 @@ def trial_heading() -> Text:
 
 
 def trial_line(trial: TrialRecord, *, is_best: bool) -> Text:
-    """Number, candidate, step time (or how else it ended), tokens/s, memory of the worst rank, duration."""
+    """Number, candidate, step time (or how else it ended), tokens/s, memory of the worst rank, duration; below a
+    crashed one its reason."""
     line = _columns(
         str(trial.number),
         short_candidate(trial.candidate),
@@ -25,7 +28,8 @@ def trial_line(trial: TrialRecord, *, is_best: bool) -> Text:
         f"{trial.duration_s:.1f} s",
     )
     if not isinstance(trial.outcome, Measured):
-        return Text(line, style="red")
+        reason = crash_reason(trial.outcome)
+        return Text(f"{line}\n{'':{_REASON_INDENT}}{reason}" if reason else line, style="red")
     return Text.assemble((line, "bold"), ("  best", "bold green")) if is_best else Text(line)
 
 
@@ -40,4 +44,4 @@ def _figures(outcome: Outcome) -> tuple[str, str, str]:
 
 
 def _columns(number: str, candidate: str, step: str, speed: str, memory: str, took: str) -> str:
-    return f"{number:>4}  {candidate:<{_CANDIDATE_WIDTH}}{step:>13}{speed:>9}{memory:>10}{took:>9}"
+    return f"{number:>4}  {candidate:<{_CANDIDATE_WIDTH}} {step:>13}{speed:>9}{memory:>10}{took:>9}"

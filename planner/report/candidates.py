@@ -23,6 +23,7 @@ from planner.report.wording import outcome_sentence, outcome_word, short_candida
 from planner.spec.candidate import Candidate
 from planner.spec.estimate import Estimate
 from planner.spec.kinds import Provenance
+from planner.spec.runs import one_per_candidate
 from planner.spec.trial import Measured, TrialRecord
 
 _REACH = 4.0  # times the usable memory: the right end of the plot at most
@@ -36,7 +37,7 @@ def candidate_blocks(report: ReportInput) -> tuple[Block, ...]:
     shown = report.candidates.shown if report.candidates is not None else ()
     if report.candidates is None or not shown:
         return ()
-    trials = {trial.key: trial for trial in report.trials}
+    trials = {trial.key: trial for trial in one_per_candidate(report.trials)}
     frame = _Frame(report, shown, trials)
     points = [frame.point(one) for one in shown if one.row.key not in trials]
     points += [frame.tried(trial) for trial in trials.values()]
@@ -118,7 +119,7 @@ class _Frame:
                 f"{format_bytes(estimate.memory.device_used_bytes)} ({estimate.kind})"
             )
         winner = winning_trial(self.report)
-        chosen = winner is not None and winner[0].number == trial.number
+        chosen = winner is not None and winner[0].key == trial.key
         return Point(
             x=min(max(self.x(memory), 0.0), 1.0),
             y=self.y(speed),

@@ -24,6 +24,7 @@ from planner.spec.candidate import Candidate
 from planner.spec.estimate import Estimate
 from planner.spec.kinds import Objective, Provenance
 from planner.spec.plan import RunnerUp
+from planner.spec.runs import together
 from planner.spec.trial import Measured, TrialRecord
 
 # A cause is named when the model sees at least this share of the lead that the trials show.
@@ -127,11 +128,8 @@ def find_candidate(report: ReportInput, key: str) -> Candidate | None:
 
 
 def find_trial(report: ReportInput, key: str) -> tuple[TrialRecord, Measured] | None:
-    """The last trial of this key that ran to its end."""
-    for trial in reversed(report.trials):
-        if trial.key == key and isinstance(trial.outcome, Measured):
-            return trial, trial.outcome
-    return None
+    """All runs of this key that came to their end, as one."""
+    return together(report.trials, key)
 
 
 def find_estimate(report: ReportInput, key: str) -> Estimate | None:
@@ -141,11 +139,8 @@ def find_estimate(report: ReportInput, key: str) -> Estimate | None:
 
 
 def winning_trial(report: ReportInput) -> tuple[TrialRecord, Measured] | None:
-    """The trial the promise was made from; None for a plan chosen without one."""
-    for trial in report.trials:
-        if trial.number == report.plan.trial_number and isinstance(trial.outcome, Measured):
-            return trial, trial.outcome
-    return None
+    """All runs of the choice, as one: what the promise was made from; None for a plan chosen without a trial."""
+    return together(report.trials, report.plan.key) if report.plan.trial_number >= 0 else None
 
 
 def lead_fraction(report: ReportInput, runner_up: RunnerUp) -> float:

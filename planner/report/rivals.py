@@ -148,7 +148,7 @@ def explain_doubt(report: ReportInput, doubt: Sensitivity) -> tuple[str, ...]:
         what = "Not tried, but near or above the choice by the model" if tried else "Near the choice by the model"
         said.append(f"{what}: {', '.join(close)}.")
     if doubt.residual_fraction is not None:
-        num = plural(sum(1 for trial in report.trials if find_trial(report, trial.key)), "trial")
+        num = plural(len({one.key for one in report.trials if find_trial(report, one.key)}), "tried candidate")
         said.append(
             f"Corrected by {num}, the model misses their step times by {format_fraction(doubt.residual_fraction)} "
             "(one robust standard deviation; fitted)."

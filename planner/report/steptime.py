@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import fmean
+
 from planner.report.document import Bar, Bars, Block
 from planner.report.explain import winning_trial
 from planner.report.input import ReportInput
@@ -36,12 +38,16 @@ def _breakdown_bar(label: str, time: TimeBreakdown, text: str) -> Bar:
 
 
 def _measured_bar(outcome: Measured) -> Bar:
+    """The step that is promised, split as the slowest rank's mean step is: parts are means, the promise is a median."""
     slowest = max(outcome.ranks, key=lambda rank: sum(rank.step_times_s))
-    named_s = slowest.forward_s + slowest.backward_s + slowest.optimizer_s
+    means_s = (slowest.forward_s, slowest.backward_s, slowest.optimizer_s)
+    whole_s = max(fmean(slowest.step_times_s) if slowest.step_times_s else outcome.step_time_s, sum(means_s))
+    forward_s, backward_s, optimizer_s = (mean_s * outcome.step_time_s / whole_s for mean_s in means_s)
+    named_s = forward_s + backward_s + optimizer_s
     parts = [
-        ("forward", slowest.forward_s, _TONE_FORWARD),
-        ("backward", slowest.backward_s, _TONE_BACKWARD),
-        ("optimizer step", slowest.optimizer_s, _TONE_OPTIMIZER),
+        ("forward", forward_s, _TONE_FORWARD),
+        ("backward", backward_s, _TONE_BACKWARD),
+        ("optimizer step", optimizer_s, _TONE_OPTIMIZER),
         ("the rest of the step" if named_s else "the whole step", outcome.step_time_s - named_s, _TONE_STEP_REST),
     ]
     return Bar(

@@ -8,6 +8,7 @@ from planner.report.input import ReportInput
 from planner.report.units import format_bytes, format_rate_short, format_seconds, format_tokens_per_s
 from planner.report.wording import outcome_sentence, outcome_word, short_candidate
 from planner.spec.kinds import Objective, Provenance
+from planner.spec.runs import one_per_candidate, together
 from planner.spec.trial import Measured, TrialRecord
 
 _HEADROOM = 1.08  # above the fastest trial
@@ -30,7 +31,7 @@ def search_blocks(report: ReportInput) -> tuple[Block, ...]:
         rows=tuple(_trial_row(trial, report) for trial in report.trials),
         highlighted=numbers.index(chosen) if chosen in numbers else None,
     )
-    return (*blocks, table, *_failures(report))
+    return (*blocks, table, *_repeated(report), *_failures(report))
 
 
 def log_blocks(report: ReportInput) -> tuple[Block, ...]:
@@ -53,13 +54,10 @@ def _history(report: ReportInput) -> History:
     """Trials in the order they ended. What the objective ranks by is drawn: tokens/s, for cost per device."""
     figures = [_figure(trial, report) for trial in report.trials]
     top = max((figure for figure in figures if figure is not None), default=0.0) * _HEADROOM or 1.0
-    steps, best = list[HistoryStep](), None
+    steps = list[HistoryStep]()
     limit = report.plan.promise.usable_bytes * (1 - report.job.memory_headroom_fraction)
-    for trial, figure in zip(report.trials, figures):
-        outcome = trial.outcome
-        counts = isinstance(outcome, Measured) and outcome.device_used_bytes <= limit
-        if figure is not None and counts and (best is None or figure > best):
-            best = figure
+    for place, (trial, figure) in enumerate(zip(report.trials, figures), start=1):
+        best = _best(report.trials[:place], report, limit_bytes=limit)
         steps.append(
             HistoryStep(
                 number=trial.number,
@@ -72,6 +70,35 @@ def _history(report: ReportInput) -> History:
         )
     per = "tokens/s per device" if _is_about_cost(report) else "tokens/s"
     return History(steps=tuple(steps), y_title=per, y_ticks=speed_ticks(top))
+
+
+def _best(trials: tuple[TrialRecord, ...], report: ReportInput, *, limit_bytes: float) -> float | None:
+    """What the best candidate so far reached, all its runs together: a second run may take some of it back."""
+    standing = [(trial, trial.outcome) for trial in one_per_candidate(trials)]
+    fitting = [trial for trial, end in standing if isinstance(end, Measured) and end.device_used_bytes <= limit_bytes]
+    return max((figure for trial in fitting if (figure := _figure(trial, report)) is not None), default=None)
+
+
+def _repeated(report: ReportInput) -> tuple[Block, ...]:
+    """Which rows are runs of one candidate, and what counts for it everywhere else."""
+    ran = [trial for trial in report.trials if isinstance(trial.outcome, Measured)]
+    said = []
+    for key in dict.fromkeys(trial.key for trial in ran):
+        numbers = [str(trial.number) for trial in ran if trial.key == key]
+        found = together(report.trials, key)
+        if len(numbers) < 2 or found is None:
+            continue
+        measured = found[1]
+        how = "mean of the runs" if measured.breakdown is not None else "median of all their steps"
+        said.append(
+            Paragraph(
+                text=f"Trials {', '.join(numbers[:-1])} and {numbers[-1]} are runs of one candidate, "
+                f"{short_candidate(found[0].candidate)}. Everywhere else it stands with the {how}, "
+                f"{format_seconds(measured.step_time_s)} ± {format_seconds(measured.step_time_spread_s)}, and the most "
+                f"memory that any of them showed, {format_bytes(measured.device_used_bytes)} ({measured.kind})."
+            )
+        )
+    return tuple(said)
 
 
 def _figure(trial: TrialRecord, report: ReportInput) -> float | None:

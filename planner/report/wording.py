@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import groupby
 
 from planner.report.units import format_bytes, format_seconds, one_line, plural
@@ -27,6 +28,10 @@ from planner.spec.trial import (
     TimedOut,
 )
 from planner.spec.tuning import TUNING_VALUES
+
+_REASON_WIDTH = 60
+# The last line of a traceback, with its rank or time before it or not: `torch.cuda.CudaError: …`, `error: …`.
+_ERROR_LINE = re.compile(r".{0,40}?\b([\w.]*(?:Error|Exception)|error|fatal)\b: \S", re.IGNORECASE)
 
 PROVENANCE_SENTENCES: dict[Provenance, str] = {
     Provenance.MEASURED: "seen in a real run of this very configuration",
@@ -154,6 +159,23 @@ def outcome_word(outcome: Outcome) -> str:
             return "diverged"
         case Crashed():
             return "crashed"
+
+
+def crash_reason(outcome: Outcome) -> str:
+    """Why it crashed in at most 60 characters, for a table's row; "" where nothing was said and for any other end.
+
+    A traceback's last line says it; where no traceback was kept, the log's last line that names an error.
+    """
+    if not isinstance(outcome, Crashed):
+        return ""
+    said = [line for line in outcome.message.splitlines() if line.strip()]
+    errors = [line for line in outcome.log_tail.splitlines() if _ERROR_LINE.match(line.strip())]
+    reason = one_line(errors[-1] if errors and not _has_error(said) else said[-1] if said else "")
+    return reason if len(reason) <= _REASON_WIDTH else reason[: _REASON_WIDTH - 1].rstrip() + "…"
+
+
+def _has_error(lines: list[str]) -> bool:
+    return bool(lines) and _ERROR_LINE.match(lines[-1].strip()) is not None
 
 
 def outcome_sentence(outcome: Outcome) -> str:

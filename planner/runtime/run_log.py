@@ -8,7 +8,7 @@ from typing import Any
 from planner.errors import InputError
 from planner.runtime.session import StepResult
 from planner.runtime.watch import StepHealth
-from planner.spec import TrialTask
+from planner.spec import DeviceKind, TrialTask
 
 GIB = 1 << 30
 
@@ -25,6 +25,8 @@ class RunLog:
     def __init__(self, task: TrialTask, *, rank: int, end: int) -> None:
         self._is_first = rank == 0
         self._promise = task.promise
+        # A CPU's peak is too rough a figure for a share of it.
+        self._has_mfu = bool(task.promise.ideal_step_s) and task.device is not DeviceKind.CPU
         self._end = end
         self._board = _open_board(task.training.run.tensorboard_dir) if self._is_first else None
 
@@ -36,7 +38,7 @@ class RunLog:
     def step(self, number: int, result: StepResult, health: StepHealth, *, learning_rate: float) -> None:
         """One optimizer step; `learning_rate` is the one that it was made with."""
         promised = self._promise
-        mfu = f"  MFU {health.mfu_ratio:.1%}" if promised.ideal_step_s else ""
+        mfu = f"  MFU {health.mfu_ratio:.1%}" if self._has_mfu else ""
         plan = f" of {promised.device_used_bytes / GIB:.2f} planned" if promised.device_used_bytes else ""
         self.say(
             f"step {number}/{self._end}  loss {result.loss:.4f}  lr {learning_rate:.3e}  "
@@ -50,7 +52,7 @@ class RunLog:
                 "train/learning_rate": learning_rate,
                 "speed/tokens_per_s": health.tokens_per_s,
                 "speed/step_s": health.step_seconds,
-                "speed/mfu": health.mfu_ratio,
+                **({"speed/mfu": health.mfu_ratio} if self._has_mfu else {}),
                 "memory/used_gib": health.used_bytes / GIB,
                 "memory/allocated_gib": health.allocated_bytes / GIB,
             },

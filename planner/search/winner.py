@@ -9,6 +9,7 @@ from planner.search.scoring import memory_bytes, standard_error_fraction, utilit
 from planner.spec._record import record
 from planner.spec.candidate import Candidate
 from planner.spec.kinds import CheckpointingKind, Objective
+from planner.spec.runs import one_per_candidate
 from planner.spec.trial import Measured, TrialRecord
 
 # However noisy the machine, a tie never costs more than this share of the best speed.
@@ -40,7 +41,7 @@ def choose_winner(
     usable_bytes: int,
     target: Target | None = None,
 ) -> Choice | None:
-    """The best trial that ran and keeps the headroom; None when there is none.
+    """The best trial that ran and keeps the headroom; None when there is none. A candidate's runs count together.
 
     Trials within two standard errors of the fastest (at most 1 %) are ties: of them the one with the least memory wins,
     then the simplest layout (fewest stages, smallest tensor split, lowest ZeRO stage, least recomputation).
@@ -49,7 +50,7 @@ def choose_winner(
     ranked = sorted(
         (
             _Entry.of(trial, trial.outcome, objective=objective, target=target)
-            for trial in trials
+            for trial in one_per_candidate(trials)
             if isinstance(trial.outcome, Measured)
         ),
         key=lambda entry: (-entry.utility, entry.trial.key, entry.trial.number),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import signal
 from enum import Enum, auto
-from statistics import median
 
 from planner.diagnose.memory_text import (
     read_device_figures,
@@ -34,12 +33,12 @@ from planner.spec import (
     TrialTask,
 )
 from planner.spec._record import record
+from planner.spec.runs import median_and_spread
 from planner.spec.worker import RankEnd, RankFailure, TrialEnd
 from planner.trial.logs import TAIL_BYTES
 
 _THREAD_REFUSED = "Resource temporarily unavailable"  # under a memory limit a thread's stack could not be had
 _LOADER_GAVE_UP = 127  # the exit code of glibc's loader when it cannot have memory for a library or a thread
-_NORMAL_MAD = 1.4826  # median absolute deviation of a normal distribution -> its standard deviation
 
 
 @record
@@ -217,12 +216,6 @@ def _measured(reports: tuple[RankReport, ...], facts: TrialFacts) -> Outcome:
         tokens_per_s=tokens / step_time_s,
         ranks=reports,
     )
-
-
-def median_and_spread(times_s: tuple[float, ...]) -> tuple[float, float]:
-    """The median, and the median absolute deviation x 1.4826 (a standard deviation that outliers do not move)."""
-    middle = median(times_s)
-    return middle, _NORMAL_MAD * median(abs(seconds - middle) for seconds in times_s)
 
 
 def _tokens_per_sequence(task: TrialTask) -> int:

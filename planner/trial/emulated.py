@@ -25,8 +25,8 @@ from planner.spec import (
     Provenance,
 )
 from planner.spec._record import record
+from planner.spec.runs import median_and_spread
 from planner.spec.trial import RankReport, TrialTask
-from planner.trial.classify import median_and_spread
 
 # A rank alone is disturbed by no network: its steps agree within half a percent or so, and a step that takes long need
 # not be taken again. More are taken while they are quick.

@@ -1,4 +1,4 @@
-"""The winner shows that a checkpoint fits, or the next one wins; its speed is that of the trial that made it win."""
+"""The winner shows that a checkpoint fits, or the next one wins; both its runs count together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from planner.app.progress import SilentProgress
 from planner.app.selection import choices_by_trials
 from planner.rundir import RunDir
 from planner.search import SearchResult
-from planner.spec import Candidate, Measured, Outcome, OutOfMemory, ParameterCounts, Phase
+from planner.spec import Candidate, Outcome, OutOfMemory, ParameterCounts, Phase
 from tests.unit.app.builders import GIB, candidates_of, draft_of, ran, result_of, trial
 
 OUT = OutOfMemory(
@@ -64,17 +64,25 @@ def chosen(draft: Draft, result: SearchResult) -> Candidate:
     return next(iter(choices_by_trials(draft, result))).candidate
 
 
-def test_winner_whose_checkpoint_fits_stays_the_winner_at_its_first_speed(tmp_path: Path) -> None:
+def test_winner_whose_checkpoint_fits_is_promised_with_both_its_runs(tmp_path: Path) -> None:
+    draft = draft_that_saves(tmp_path)
+    result, (fast, *_rest) = three(draft)
+    last = Last({fast.key: ran(1.2, used_bytes=GIB // 2)})  # slower by chance, and more memory
+    after = with_final_trial(result, finals(tmp_path, draft, last, trials=result.trials))
+    assert last.asked == [(fast.key, True, None)]
+    choice = next(iter(choices_by_trials(draft, after)))
+    assert choice.candidate == fast
+    assert choice.promise.step_time_s == pytest.approx(1.1) and choice.promise.device_used_bytes == GIB // 2
+    assert RunDir.open(tmp_path / "plan").read_trials() == after.trials  # a report made from the folder sees the same
+
+
+def test_winner_by_a_lucky_run_gives_way_to_the_next_which_shows_its_checkpoint_too(tmp_path: Path) -> None:
     draft = draft_that_saves(tmp_path)
     result, (fast, middle, _slow) = three(draft)
-    last = Last({fast.key: ran(5.0, used_bytes=GIB // 2)})  # slower by chance, and more memory
+    last = Last({fast.key: ran(5.0), middle.key: ran(1.6)})
     after = with_final_trial(result, finals(tmp_path, draft, last, trials=result.trials))
-    assert last.asked == [(fast.key, True, None)] and chosen(draft, after) == fast != middle
-    outcome = after.trials[-1].outcome
-    assert isinstance(outcome, Measured) and outcome.step_time_s == 1.0
-    assert outcome.device_used_bytes == GIB // 2
-    kept = RunDir.open(tmp_path / "plan").read_trials()[-1].outcome
-    assert isinstance(kept, Measured) and kept.step_time_s == 5.0  # the file says what ran
+    assert [key for key, *_rest in last.asked] == [fast.key, middle.key]
+    assert chosen(draft, after) == middle
 
 
 def test_next_one_wins_where_saving_runs_out_of_memory(tmp_path: Path) -> None:

@@ -60,13 +60,19 @@ def test_choices_by_trials_promise_the_winning_trials_own_figures(tmp_path: Path
     assert (second.candidate, second.runner_up) == (slow, None)
 
 
-def test_choices_by_trials_go_by_the_last_trial_of_a_candidate(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("again_s", "wins"), [(0.4, True), (0.7, False)])
+def test_choices_by_trials_go_by_all_runs_of_a_candidate_together(tmp_path: Path, again_s: float, wins: bool) -> None:
     draft = draft_of(tmp_path)
     one, other = candidates_of(draft)[:2]
-    trials = (trial(0, one, ran(0.1)), trial(1, other, ran(0.3)), trial(2, one, ran(0.4)))
-    first, second = choices_by_trials(draft, result_of(*trials))
-    assert (first.candidate, second.candidate) == (other, one)
-    assert second.promise.step_time_s == 0.4
+    runs = (ran(0.1), ran(again_s, used_bytes=GIB // 2))
+    trials = (trial(0, one, runs[0]), trial(1, other, ran(0.3)), trial(2, one, runs[1]))
+    choices = list(choices_by_trials(draft, result_of(*trials)))
+    assert [choice.candidate for choice in choices] == ([one, other] if wins else [other, one])
+    mine = choices[0 if wins else 1]
+    assert mine.promise.step_time_s == pytest.approx((0.1 + again_s) / 2)
+    assert mine.promise.tokens_per_s == pytest.approx(runs[0].tokens_per_s * 0.1 / mine.promise.step_time_s)
+    assert mine.promise.device_used_bytes == GIB // 2
+    assert mine.trial is not None and mine.trial.number == 2
 
 
 def test_choices_by_trials_leave_out_what_breaks_into_the_headroom(tmp_path: Path) -> None:

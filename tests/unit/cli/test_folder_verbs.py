@@ -111,3 +111,10 @@ def test_list_in_a_pipe_shows_everything_on_one_line_each(cli: Cli, monkeypatch:
     monkeypatch.delenv("COLUMNS")
     heading, row = cli("list", "gpus", product=_WideCatalog()).out.splitlines()
     assert "figure 8" in heading and row.endswith("words words")
+
+
+def test_verify_on_a_crowded_machine_says_that_the_step_was_not_comparable(cli: Cli) -> None:
+    run = cli("verify", "p", product=FakeUseCases(crowded="7.5 processes wanted each core"))
+    assert run.exit_code == 0
+    assert "not comparable: 7.5 processes wanted each core" in run.out and "broken" not in run.out
+    assert "the plan does what it promised, but for step time, which could not be compared here" in run.out
