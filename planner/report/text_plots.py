@@ -73,7 +73,7 @@ def history_lines(history: History) -> tuple[str, ...]:
     lines, best = list[str](), None
     for step in history.steps:
         bar = "#" * round((step.y or 0.0) * HISTORY_COLUMNS)
-        is_new = step.best_y is not None and step.best_y != best
+        is_new = step.best_y is not None and (best is None or step.best_y > best)
         best = step.best_y
         sign = " best so far" if is_new else ""
         lines.append(f"{step.number:>4}  {step.name:<{width}}  {bar:<{HISTORY_COLUMNS}} {step.text}{sign}")

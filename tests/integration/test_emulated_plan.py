@@ -30,10 +30,11 @@ def test_plan_for_more_ranks_than_there_are_is_emulated_and_says_so(tmp_path: Pa
     assert plan["runner_up"]["kind"] == "emulated"
     assert "(emulated)" in (tmp_path / "plan" / "report.md").read_text()
     trials = [json.loads(line) for line in (tmp_path / "plan" / "trials.jsonl").read_text().splitlines()]
-    outcome = next(trial["outcome"] for trial in trials if trial["key"] == plan["key"])
+    runs = [trial["outcome"] for trial in trials if trial["key"] == plan["key"]]  # two of a close race
+    outcome = runs[0]
     assert outcome["kind"] == "emulated"
     assert [rank["rank"] for rank in outcome["ranks"]] == [0, 8, 24]  # first, second and last stage
-    assert promise["step_time_s"] == pytest.approx(sum(outcome["breakdown"].values()))
+    assert promise["step_time_s"] == pytest.approx(sum(sum(run["breakdown"].values()) for run in runs) / len(runs))
     assert all(
         f"[emulated rank {rank}]" in (tmp_path / "plan" / "logs" / trials[0]["log_name"]).read_text()
         for rank in (0, 8, 24)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import re
 
@@ -11,7 +12,7 @@ from planner.cli.document_view import document_view
 from planner.cli.outline import outline_lines
 from planner.cli.progress import LineProgress, LiveProgress, time_left_s
 from planner.report import build_document
-from planner.spec import TrialMode
+from planner.spec import ActivationCheckpointing, CheckpointingKind, TrialMode
 from tests.unit.cli.fakes import make_outline
 from tests.unit.report.samples import cluster_report, quickstart_report
 
@@ -78,3 +79,16 @@ def test_report_on_a_terminal_shows_every_section_and_no_markup_of_its_values() 
             console.print(part)
         for section in document.sections:
             assert section.title in screen.getvalue()
+
+
+def test_a_long_candidate_and_its_end_are_two_words_and_a_crash_says_why_below() -> None:
+    screen = io.StringIO()
+    progress = LineProgress(Console(file=screen, soft_wrap=True, width=80))
+    for trial in quickstart_report().trials:
+        kind = ActivationCheckpointing(kind=CheckpointingKind.SELECTIVE)
+        candidate = dataclasses.replace(trial.candidate, activation_checkpointing=kind)
+        progress.trial_ended(dataclasses.replace(trial, candidate=candidate), best=None)
+    lines = screen.getvalue().splitlines()
+    assert any(re.search(r"selective +out of memory", line) for line in lines)
+    assert not any("selectiveout" in line for line in lines)
+    assert lines[-1] == "      segmentation fault" and "crashed" in lines[-2]

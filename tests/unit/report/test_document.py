@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from planner.report import ReportInput, build_document
-from planner.report.document import Bar, Bars, Command, Document, Segment, Table
+from planner.report.document import Bar, Bars, Command, Document, Paragraph, Segment, Table
 from planner.report.next_steps import next_commands
 from planner.spec import Launcher, Measured
 from tests.unit.report.samples import cluster_report, make_measured, make_trial, quickstart_report
@@ -162,3 +162,24 @@ def test_legends_name_each_set_of_parts_once_by_its_longest_bar() -> None:
         return Bar(label=label, text="", segments=(Segment(label="part", amount=amount, text="", tone=0),))
 
     assert [one.label for one in Bars(bars=(bar("a", 1), bar("b", 2)), scale=2).legends] == ["b"]
+
+
+def test_measured_bar_adds_up_to_its_title_where_the_promised_step_is_not_the_mean_one() -> None:
+    report = quickstart_report()
+    winner = next(trial for trial in report.trials if trial.number == report.plan.trial_number)
+    slower = make_measured(step_time_s=0.7, device_used_bytes=400 << 20)
+    uneven = dataclasses.replace(slower.ranks[0], step_times_s=(0.4, 0.4, 1.3), forward_s=0.2, backward_s=0.45)
+    for measured in (slower, dataclasses.replace(slower, step_time_s=0.4, ranks=(uneven,))):
+        trials = (*report.trials, make_trial(9, winner.candidate, measured))
+        bar = _bars(dataclasses.replace(report, trials=trials), "Time of one step").bars[-1]
+        title_ms = float(bar.text.split(" ms")[0])
+        assert bar.label.startswith("rank") and 1000 * bar.total == pytest.approx(title_ms, abs=1)
+
+
+def test_two_runs_of_the_choice_are_one_point_and_the_table_says_so() -> None:
+    report = quickstart_report()
+    winner = next(trial for trial in report.trials if trial.number == report.plan.trial_number)
+    again = make_trial(9, winner.candidate, make_measured(step_time_s=0.5, device_used_bytes=500 << 20))
+    document = build_document(dataclasses.replace(report, trials=(*report.trials, again)))
+    said = "\n".join(block.text for block in _blocks(document, "The search") if isinstance(block, Paragraph))
+    assert "Trials 3 and 9 are runs of one candidate" in said and "450 ms ± 74.1 ms" in said and "500 MiB" in said

@@ -9,6 +9,7 @@ import pytest
 from planner.report.wording import (
     MEMORY_LABELS,
     TIME_LABELS,
+    crash_reason,
     describe_candidate,
     describe_differences,
     outcome_sentence,
@@ -127,3 +128,22 @@ def test_labels_cover_every_part_of_both_breakdowns() -> None:
 )
 def test_failed_outcome_is_told_with_its_figures(outcome: Outcome, word: str, sentence: str) -> None:
     assert (outcome_word(outcome), outcome_sentence(outcome)) == (word, sentence)
+
+
+@pytest.mark.parametrize(
+    ("message", "log_tail", "reason"),
+    [
+        ("ValueError: heads do not divide", "", "ValueError: heads do not divide"),
+        ("ended by signal 6 (SIGABRT)", "x\n[rank 0] RuntimeError: bad shape\nbye", "[rank 0] RuntimeError: bad shape"),
+        ("ended by signal 6 (SIGABRT)", "no word of it", "ended by signal 6 (SIGABRT)"),
+        ("", "", ""),
+        ("KeyError: " + "k" * 90, "", "KeyError: " + "k" * 49 + "…"),
+    ],
+)
+def test_reason_of_a_crash_is_one_short_line(message: str, log_tail: str, reason: str) -> None:
+    crashed = Crashed(rank=0, phase=Phase.FORWARD, exit_code=1, message=message, log_tail=log_tail)
+    assert crash_reason(crashed) == reason and len(reason) <= 60
+
+
+def test_only_a_crash_has_a_reason() -> None:
+    assert crash_reason(TimedOut(limit_s=1.0, phase=Phase.FORWARD, log_tail="ValueError: x")) == ""
