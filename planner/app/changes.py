@@ -15,6 +15,7 @@ _DRIVER = "nvidia-driver"
 # Memory that was looked at moves with whatever else runs: less than this share is no other hardware. On CPU it is a
 # share of what the host has free, which any program changes.
 _DRIFT = {DeviceKind.CUDA: 0.10, DeviceKind.CPU: 0.50}
+_MAX_NAMED = 8
 _NAMED_DRIFT = 0.001  # figures of a catalog are the same or they are not
 
 
@@ -26,11 +27,12 @@ class Surroundings:
     cluster: ClusterSpec
     versions: tuple[tuple[str, str], ...]
     machine: str = ""
+    hosts: tuple[str, ...] = ()  # the nodes by name, where the plan's files hold them
 
 
 def find_changes(old: Surroundings, new: Surroundings) -> tuple[Change, ...]:
     """Every difference that bears on a plan: hardware first, then software. () when nothing does."""
-    return (*_hardware(old.cluster, new.cluster), *_software(old, new))
+    return (*_hardware(old.cluster, new.cluster), *_hosts(old.hosts, new.hosts), *_software(old, new))
 
 
 def _hardware(old: ClusterSpec, new: ClusterSpec) -> tuple[Change, ...]:
@@ -48,6 +50,18 @@ def _hardware(old: ClusterSpec, new: ClusterSpec) -> tuple[Change, ...]:
             _link(ChangeKind.INTER_NODE_LINK, "network between nodes", old.inter_node_link, new.inter_node_link)
         )
     return tuple(change for change in found if change is not None)
+
+
+def _hosts(old: tuple[str, ...], new: tuple[str, ...]) -> tuple[Change, ...]:
+    """Other nodes by name: they change no figure, but the plan's hostfile. Where no names are given, none changed."""
+    if not new or new == old:
+        return ()
+    return (Change(kind=ChangeKind.HOSTS, what="hosts", before=_few(old) or "not named", after=_few(new)),)
+
+
+def _few(hosts: tuple[str, ...]) -> str:
+    shown = ", ".join(hosts[:_MAX_NAMED])
+    return shown if len(hosts) <= _MAX_NAMED else f"{shown} and {len(hosts) - _MAX_NAMED} more"
 
 
 def _change(kind: ChangeKind, what: str, before: str, after: str) -> Change | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,10 +58,24 @@ def _run_files(plan: Plan) -> tuple[str, ...]:
     return tuple(f"{folder}{name}" for folder in folders for name in (names.DS_CONFIG, names.TASK))
 
 
+def _text_elsewhere(run_dir: RunDir, name: str) -> str:
+    """A file of the plan as it is right in another folder: checkpoints above this one (those of the plan that a
+    survival plan belongs to) are named in full."""
+    text = run_dir.read_text(name)
+    if Path(name).name != names.TASK:
+        return text
+    task = json.loads(text)
+    told = task["training"]["checkpoint_dir"]
+    if Path(told).parts[:1] != ("..",):
+        return text
+    place = os.path.normpath(run_dir.path.resolve() / told)
+    return text.replace(f'"checkpoint_dir": {json.dumps(told)}', f'"checkpoint_dir": {json.dumps(place)}')
+
+
 def _write_elsewhere(run_dir: RunDir, out_dir: Path, *, plan: Plan, job: JobSpec) -> tuple[Path, ...]:
     """What a launch needs, and what makes the folder a plan's."""
     files = (
-        *(EmittedFile(path=name, text=run_dir.read_text(name)) for name in _run_files(plan)),
+        *(EmittedFile(path=name, text=_text_elsewhere(run_dir, name)) for name in _run_files(plan)),
         EmittedFile(path=names.JOB, text=dump_job(job)),
         *launch_files(job, plan.candidate, script=names.LAUNCH),
     )

@@ -255,7 +255,7 @@ def plan_in(run_dir: RunDir, planning: Planning) -> PlanResult:
     survival = Survival()
     if planning.request.survive:
         planning.console.stage("plans for losing nodes")
-        survival = _survival(selection, planning)
+        survival = _survival(selection, planning, plan_dir=run_dir.path)
     planning.console.stage("write the plan folder")
     parts = PlanParts(
         selection=selection,
@@ -275,10 +275,15 @@ def plan_in(run_dir: RunDir, planning: Planning) -> PlanResult:
     return PlanResult(plan_dir=run_dir.path, outline=outline, plan=plan, report=report, files=files)
 
 
-def _survival(selection: Selection, planning: Planning) -> Survival:
+def _survival(selection: Selection, planning: Planning, *, plan_dir: Path) -> Survival:
     request = planning.request
     survival = plan_survival(
-        selection, job=planning.job, machine=planning.machine, count=request.survive, validate=request.validate
+        selection,
+        job=planning.job,
+        machine=planning.machine,
+        count=request.survive,
+        validate=request.validate,
+        plan_dir=plan_dir,
     )
     if len(survival.plans) < request.survive:
         planning.console.note(

@@ -21,12 +21,12 @@ from planner.app.planning import Earlier, Planning, outline_of, plan_in, prepare
 from planner.app.progress import Progress
 from planner.app.replan_request import ReplanRequest, ReplanResult
 from planner.app.requests import PlanRequest
-from planner.app.target import cluster_override
+from planner.app.target import cluster_overrides
 from planner.errors import InputError
 from planner.jobfile import job_hash
 from planner.report.units import plural
 from planner.rundir import RunDir, names
-from planner.spec import JobSpec, Plan, TrialRecord
+from planner.spec import JobSpec, Launcher, Plan, TrialRecord
 from planner.spec._record import record
 from planner.spec.replan import Change
 from planner.trial import Machine
@@ -45,7 +45,9 @@ class _Old:
 
     def as_of(self) -> OldPlan:
         ran = self.plan.machine if self.trials else ""
-        surroundings = Surroundings(cluster=self.job.cluster, versions=self.plan.versions, machine=ran)
+        surroundings = Surroundings(
+            cluster=self.job.cluster, versions=self.plan.versions, machine=ran, hosts=_hosts(self.job)
+        )
         return OldPlan(job=self.job, trials=self.trials, surroundings=surroundings)
 
 
@@ -57,19 +59,43 @@ def replan(request: ReplanRequest, *, console: Progress) -> ReplanResult:
     """
     console.stage("read the old plan")
     old = _read_old(request.plan_dir)
-    override = cluster_override(request.cluster, old.job.cluster)
-    planned = _plan_request(request, old, override)
+    planned = _plan_request(request, old, cluster_overrides(request.cluster, old.job.cluster))
     job, machine = _read_target(planned, console=console)
     now = Surroundings(
-        cluster=job.cluster, versions=machine.versions, machine=machine.fingerprint if old.trials else ""
+        cluster=job.cluster,
+        versions=machine.versions,
+        machine=machine.fingerprint if old.trials else "",
+        hosts=_hosts(job),
     )
     changes = find_changes(old.as_of().surroundings, now)
     if not changes:
+        _tell_unwritten(request, old, console=console)
         verdict = judge_old_plan(
             old.plan.candidate, old.job, calibration=prior_calibration(old.as_of(), ()), kept=old.trials
         )
         return ReplanResult(old_dir=old.run_dir.path, old_plan=old.plan, changes=(), old_here=verdict)
     return _plan_again(request, planned, old=old, target=(job, machine), changes=changes, console=console)
+
+
+def _tell_unwritten(request: ReplanRequest, old: _Old, *, console: Progress) -> None:
+    """Nothing changed, so nothing is written. Raises InputError for plans for lost nodes that the old plan lacks: they
+    would be waited for in vain."""
+    there = len(old.plan.survive)
+    if request.survive is not None and request.survive > there:
+        raise InputError(
+            f"--survive {request.survive} has no effect: nothing that bears on the plan has changed",
+            why=f"the old plan stands, with {plural(there, 'plan')} for lost nodes; nothing was written",
+            fix=f"planner plan {old.run_dir.file(names.JOB)} --survive {request.survive} --out FOLDER",
+        )
+    if request.out_dir is not None:
+        console.note(f"nothing was written to {request.out_dir}: the old plan stands as it is")
+
+
+def _hosts(job: JobSpec) -> tuple[str, ...]:
+    """The nodes by name, where a file of the plan holds them: only the deepspeed launcher reads one."""
+    if job.launch.launcher is not Launcher.DEEPSPEED or job.cluster.nodes == 1:
+        return ()
+    return tuple(name for name, _slots in job.launch.hosts)
 
 
 def _read_old(plan_dir: Path) -> _Old:
@@ -90,12 +116,12 @@ def _read_old(plan_dir: Path) -> _Old:
     return _Old(run_dir=run_dir, plan=plan, job=job, trials=trials)
 
 
-def _plan_request(request: ReplanRequest, old: _Old, override: str) -> PlanRequest:
+def _plan_request(request: ReplanRequest, old: _Old, overrides: tuple[str, ...]) -> PlanRequest:
     return PlanRequest(
         job_path=old.run_dir.file(names.JOB),
         out_dir=request.out_dir or old.run_dir.path,  # corrected once the new cluster is known
         site_defaults=False,  # the old plan's job has every default filled in
-        overrides=(override,) if override else (),
+        overrides=overrides,
         trial_mode=request.trial_mode,
         max_trials=request.max_trials,
         time_budget_s=request.time_budget_s,

@@ -12,6 +12,8 @@ from planner.spec._record import record
 from planner.spec.kinds import TrialMode
 from planner.spec.plan import Plan
 
+FROM_ENVIRONMENT = "env:"  # before the name of a variable that holds what is not to be seen on a command line
+
 
 @record
 class PlanRequest:

@@ -18,16 +18,22 @@ from typing import Any
 import planner
 from planner.app.progress import Progress, SearchOutline
 from planner.app.report import load_report
-from planner.app.requests import PlanRequest, PlanResult
+from planner.app.requests import FROM_ENVIRONMENT, PlanRequest, PlanResult
 from planner.catalog import load_gpu, usual_node
 from planner.emit.search_batch import SearchBatch, render_search_batch
 from planner.errors import InputError, NoFeasiblePlan, NotExpressible, PlannerError, TrialsUnavailable
 from planner.jobfile import JobFile
+from planner.jobfile.quantities import text_of_duration
 from planner.rundir import RunDir
 from planner.spec import DeviceKind
 from planner.spec.codec import from_plain
 
 IN_ALLOCATION = "SLURM_JOB_ID"
+STUDY_URL = "MESHPLAN_STUDY_URL"  # the variable that carries --storage or --join into the allocation
+NOT_PASSED = {  # of a request, with the reason
+    "cluster": "several clusters are refused: each would be a search on nodes of its own",
+    "dry_run": "a dry run submits nothing",
+}
 POLL_S = 1.0
 _TAIL_CHARS = 2000
 _ENDS: dict[int, type[PlannerError]] = {
@@ -68,14 +74,19 @@ def submit_search(request: PlanRequest, job_file: JobFile, *, console: Progress)
         log=str(log),
         answer=str(answer),
     )
-    script.write_text(render_search_batch(batch), encoding="utf-8")
+    _write_privately(script, render_search_batch(batch))
     console.stage(f"submit the search to Slurm (its output: {log})")
-    exit_code = _submit_and_wait(script, out_dir=out_dir, console=console)
+    words, environment = ["sbatch", "--wait", "--parsable"], dict(os.environ)
+    if request.storage:
+        words.append(f"--export={exported_variables(batch.slurm)}")
+        environment[STUDY_URL] = request.storage
+    exit_code = _submit_and_wait([*words, str(script)], environment, out_dir=out_dir, console=console)
     return _result(out_dir, _read_answer(answer), exit_code=exit_code, log=log)
 
 
 def plan_command(request: PlanRequest) -> tuple[str, ...]:
-    """The planner's own command line that asks for the same, wherever it is run on the same file system."""
+    """The planner's own command line that asks for the same, wherever it is run on the same file system. The study's
+    URL may hold a password: it is named by a variable of the environment."""
     words = [sys.executable, "-m", "planner", "plan", str(request.job_path.absolute()), "--json"]
     words += ["--out", str(request.out_dir.absolute())]
     for override in request.overrides:
@@ -83,10 +94,11 @@ def plan_command(request: PlanRequest) -> tuple[str, ...]:
     options = {
         "--trials": request.trial_mode.value if request.trial_mode is not None else None,
         "--max-trials": request.max_trials,
-        "--time-budget": f"{request.time_budget_s:g}s" if request.time_budget_s is not None else None,
+        "--time-budget": text_of_duration(request.time_budget_s) if request.time_budget_s is not None else None,
         "--seed": request.seed,
-        "--join" if request.join else "--storage": request.storage,
+        "--join" if request.join else "--storage": f"{FROM_ENVIRONMENT}{STUDY_URL}" if request.storage else None,
         "--pin": request.pin or None,
+        "--survive": request.survive or None,
     }
     for name, value in options.items():
         if value is not None:
@@ -95,12 +107,20 @@ def plan_command(request: PlanRequest) -> tuple[str, ...]:
         "--resume": request.resume,
         "--no-validate": not request.validate,
         "--no-site-defaults": not request.site_defaults,
+        "--profile": request.profile,
     }
     words += [name for name, wanted in flags.items() if wanted]
     root = Path(planner.__file__).parent.parent
     if root.name in ("site-packages", "dist-packages"):
         return tuple(words)
     return ("env", f"PYTHONPATH={os.pathsep.join(filter(None, (str(root), os.environ.get('PYTHONPATH'))))}", *words)
+
+
+def exported_variables(slurm: tuple[tuple[str, str], ...]) -> str:
+    """sbatch's `--export` that also hands on the study's URL, by name: its value is in no argument and no file. What
+    the job exports stays exported; NONE and NIL export nothing beside."""
+    chosen = dict(slurm).get("export", "ALL")
+    return STUDY_URL if chosen.upper() in ("NONE", "NIL") else f"{chosen},{STUDY_URL}"
 
 
 def _gpus_of_one_node(job_file: JobFile) -> int:
@@ -119,9 +139,16 @@ def _gpus_of_one_node(job_file: JobFile) -> int:
     return 0 if load_gpu(section.gpu).device is DeviceKind.CPU or usual is None else usual.gpus_per_node
 
 
-def _submit_and_wait(script: Path, *, out_dir: Path, console: Progress) -> int:
+def _write_privately(path: Path, text: str) -> None:
+    """For its owner only: a job's settings may hold what is nobody else's business."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _submit_and_wait(words: list[str], environment: dict[str, str], *, out_dir: Path, console: Progress) -> int:
     """sbatch's exit code, which with --wait is that of the job. Ctrl-C cancels the job; what it had tried is kept."""
-    process = subprocess.Popen(["sbatch", "--wait", "--parsable", str(script)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment)
     assert process.stdout is not None  # noqa: S101 - it was asked for above
     number = process.stdout.readline().strip().partition(";")[0]
     if number:

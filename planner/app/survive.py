@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 from planner.app.checkpoint_route import checkpoint_route
 from planner.app.selection import Selection
@@ -43,8 +44,11 @@ class _Chosen:
     why: str = ""
 
 
-def plan_survival(main: Selection, *, job: JobSpec, machine: Machine, count: int, validate: bool) -> Survival:
-    """The plans for losing up to `count` of the nodes that the main plan uses; fewer where it uses fewer."""
+def plan_survival(
+    main: Selection, *, job: JobSpec, machine: Machine, count: int, validate: bool, plan_dir: Path
+) -> Survival:
+    """The plans for losing up to `count` of the nodes that the main plan, in `plan_dir`, uses; fewer where it uses
+    fewer."""
     nodes = node_shape(job, main.candidate).nodes
     count = min(count, nodes - 1)
     if count < 1:
@@ -57,7 +61,7 @@ def plan_survival(main: Selection, *, job: JobSpec, machine: Machine, count: int
     files: list[EmittedFile] = []
     for one, listed in zip(chosen, plans):
         if one.selection is not None:
-            files += _files(one, one.selection, listed, machine=machine, nodes=nodes)
+            files += _files(one, one.selection, listed, machine=machine, nodes=nodes, plan_dir=plan_dir)
     counts = tuple(plan.nodes for plan in plans if plan.folder)
     if counts:
         converts = any(plan.checkpoint is CheckpointWay.CONVERT for plan in plans)
@@ -120,7 +124,7 @@ def _listed(one: _Chosen, *, main: Selection, job: JobSpec, survivors: list[_Cho
 
 
 def _files(
-    one: _Chosen, selection: Selection, listed: SurvivalPlan, *, machine: Machine, nodes: int
+    one: _Chosen, selection: Selection, listed: SurvivalPlan, *, machine: Machine, nodes: int, plan_dir: Path
 ) -> list[EmittedFile]:
     """The files of one plan, all in its folder; `plan.yaml` last, as in every plan folder."""
     survivor = one.survivor
@@ -138,7 +142,8 @@ def _files(
         trials_note=note,
     )
     plan = plan_of(parts)
-    files = [EmittedFile(path=names.JOB, text=dump_job(survivor.job)), *emitted_files(plan, parts)]
+    emitted = emitted_files(plan, parts, plan_dir=plan_dir, folder=listed.folder)
+    files = [EmittedFile(path=names.JOB, text=dump_job(survivor.job)), *emitted]
     if listed.checkpoint in (CheckpointWay.CONVERT, CheckpointWay.UNIVERSAL):
         files.append(conversion_script(survivor.job, selection.candidate))
     files.append(EmittedFile(path=names.PLAN, text=render_plan(plan)))

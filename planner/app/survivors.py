@@ -65,10 +65,11 @@ def _survivor(job: JobSpec, nodes: int, calibration: Calibration) -> Survivor:
 
 def surviving_job(job: JobSpec, nodes: int) -> JobSpec:
     """The job on that many of its nodes. All of them are used, whatever the job's objective chose: who has lost nodes
-    wants to go on as fast as the rest can."""
+    wants to go on as fast as the rest can. Which of them are left is not known, so none has a name."""
     return replace(
         job,
         cluster=replace(job.cluster, nodes=nodes),
+        launch=replace(job.launch, hosts=()),
         node_counts=(),
         objective=Objective.THROUGHPUT,
         deadline=None,

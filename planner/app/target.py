@@ -1,45 +1,46 @@
 """The cluster that a plan shall run on now: a file, a catalog name, this machine, or a hostfile.
 
-Owns reading what `--cluster` names into the words of a job file's `cluster` section. Leaves what they mean to
+Owns reading what `--cluster` names into the words of a job file's `cluster` section, and the names of its nodes into
+`launch.hosts`: those of another cluster are never carried over. Leaves what they mean to
 `jobfile`.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
-from planner.catalog.documents import read_text
 from planner.catalog.entries import default_folders, find_entry
+from planner.catalog.hostfile import Host, read_hostfile, slots_of_each
 from planner.errors import InputError
 from planner.spec import ClusterSpec
 from planner.spec.codec import to_plain
 
 AUTO = "auto"
 _YAML = (".yaml", ".yml", ".json")
-_MAX_HOSTFILE_BYTES = 1 << 20
-_HOST = re.compile(r"(?P<host>\S+)(?:\s+slots\s*=\s*(?P<slots>\d+))?(?:\s+.*)?\Z")
+_NO_HOSTS = "launch.hosts=[]"
 
 
-def cluster_override(given: str, old: ClusterSpec) -> str:
-    """The `cluster=…` override that lays the named cluster over the old plan's job; "" for the old cluster itself.
+def cluster_overrides(given: str, old: ClusterSpec) -> tuple[str, ...]:
+    """The overrides that lay the named cluster over the old plan's job; none for the old cluster itself.
 
     Raises InputError for what is no cluster. A hostfile has the old plan's GPUs and links; a name out of the catalog
     has the old plan's number of nodes.
     """
     if not given:
-        return "cluster={gpu: auto}" if old.is_this_machine else ""
+        return ("cluster={gpu: auto}", _NO_HOSTS) if old.is_this_machine else ()
     if given == AUTO:
-        return "cluster={gpu: auto}"
+        return ("cluster={gpu: auto}", _NO_HOSTS)
     path = Path(given)
     if path.suffix.lower() in _YAML:
-        return f"cluster={json.dumps({'file': str(path.absolute())})}"
+        return (f"cluster={json.dumps({'file': str(path.absolute())})}", _NO_HOSTS)
     if _is_file(path):
-        return f"cluster={json.dumps({'resolved': to_plain(_of_hostfile(path, old))})}"
+        cluster, hosts = _of_hostfile(path, old)
+        named = [f"{host.name} slots={host.slots}" for host in hosts]
+        return (f"cluster={json.dumps({'resolved': to_plain(cluster)})}", f"launch.hosts={json.dumps(named)}")
     if find_entry("clusters", given, default_folders()) is not None:
-        return f"cluster={json.dumps({'name': given, 'nodes': old.nodes})}"
+        return (f"cluster={json.dumps({'name': given, 'nodes': old.nodes})}", _NO_HOSTS)
     raise InputError(
         f"there is no cluster {given!r}",
         why="it is neither a file, nor a name of `planner list clusters`, nor auto",
@@ -54,37 +55,13 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _of_hostfile(path: Path, old: ClusterSpec) -> ClusterSpec:
-    """DeepSpeed's and MPI's form: a host a line, `worker-1 slots=8`; hosts without slots have as many as before."""
-    slots: dict[str, int] = {}
-    text = read_text(path, what="hostfile", max_bytes=_MAX_HOSTFILE_BYTES)
-    for number, line in enumerate(text.splitlines(), start=1):
-        words = line.split("#", 1)[0].strip()
-        if not words:
-            continue
-        match = _HOST.fullmatch(words)
-        if match is None or ":" in match["host"] or match["host"] in slots:
-            raise _no_host(path, number, words)
-        slots[match["host"]] = int(match["slots"] or old.gpus_per_node)
-    counts = set(slots.values())
-    if not slots or 0 in counts:
-        raise InputError(
-            f"{path} names no host with a GPU",
-            why="a hostfile has a host a line",
-            fix="write lines like: worker-1 slots=8",
-        )
-    if len(counts) > 1:
-        raise InputError(
-            f"the hosts of {path} have different numbers of slots ({', '.join(map(str, sorted(counts)))})",
-            why="a layout uses the same number of GPUs on every node",
-            fix="give every host the same slots, or leave hosts out",
-        )
-    return replace(old, nodes=len(slots), gpus_per_node=counts.pop(), groups=(), is_this_machine=False)
-
-
-def _no_host(path: Path, number: int, words: str) -> InputError:
-    return InputError(
-        f"line {number} of {path} is no host: {words[:80]!r}",
-        why="a hostfile has a host a line, each once, with its number of GPUs",
-        fix="write lines like: worker-1 slots=8; a cluster file ends in .yaml",
-    )
+def _of_hostfile(path: Path, old: ClusterSpec) -> tuple[ClusterSpec, tuple[Host, ...]]:
+    """Hosts without slots have as many as before."""
+    try:
+        hosts = read_hostfile(path, default_slots=old.gpus_per_node)
+        slots = slots_of_each(hosts, label=str(path))
+    except InputError as problem:
+        fix = f"{problem.fix}; the name of a cluster file ends in .yaml"
+        raise InputError(problem.error, why=problem.why, fix=fix) from None
+    cluster = replace(old, nodes=len(hosts), gpus_per_node=slots, groups=(), is_this_machine=False)
+    return cluster, hosts

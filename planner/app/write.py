@@ -96,12 +96,12 @@ def _forget_survival(run_dir: RunDir) -> None:
     run_dir.file(names.SURVIVE_SCRIPT).unlink(missing_ok=True)
 
 
-def emitted_files(plan: Plan, parts: PlanParts, *, plan_dir: Path | None = None) -> tuple[EmittedFile, ...]:
-    """What a run is started from. With a `plan_dir` checkpoints that lie in there go where it goes."""
+def emitted_files(plan: Plan, parts: PlanParts, *, plan_dir: Path, folder: str = "") -> tuple[EmittedFile, ...]:
+    """What a run is started from, in `folder` of the plan folder. Checkpoints in `plan_dir` go where it goes."""
     candidate, version = plan.candidate, deepspeed_version(parts.machine)
     job = with_interval(parts.job, candidate, step_time_s=plan.promise.step_time_s)
     promise = run_promise(plan.promise, plan.estimate)
-    trained = portable_job(job, plan_dir) if plan_dir is not None else job
+    trained = portable_job(job, plan_dir, folder=folder)
     return (
         EmittedFile(path=names.DS_CONFIG, text=render_ds_config_text(candidate, job=job, deepspeed_version=version)),
         EmittedFile(path=names.TASK, text=render_task_text(candidate, job=trained, promise=promise)),
@@ -122,14 +122,15 @@ def conversion_script(job: JobSpec, candidate: Candidate) -> EmittedFile:
     return render_conversion(job, candidate, paths=launch_paths(CONVERT_SCRIPT))
 
 
-def portable_job(job: JobSpec, plan_dir: Path) -> JobSpec:
-    """The job as the trainer, which starts in the plan folder, is told of it: checkpoints that lie inside the folder
-    are named from there, so that they go where the folder goes. Any other place keeps its absolute name."""
+def portable_job(job: JobSpec, plan_dir: Path, *, folder: str = "") -> JobSpec:
+    """The job as the trainer, which starts in the plan folder (or a `folder` in it), is told of it: checkpoints that
+    lie inside the plan folder are named from there, so that they go where it goes. Any other place keeps its absolute
+    name."""
     checkpoints = Path(os.path.normpath(job.training.checkpoint_dir))
     if not job.training.checkpoint_dir or not checkpoints.is_relative_to(plan_dir.resolve()):
         return job
-    inside = checkpoints.relative_to(plan_dir.resolve())
-    return replace(job, training=replace(job.training, checkpoint_dir=str(inside)))
+    inside = os.path.relpath(checkpoints, plan_dir.resolve() / folder)
+    return replace(job, training=replace(job.training, checkpoint_dir=inside))
 
 
 def write_files(run_dir: RunDir, files: Iterable[EmittedFile]) -> tuple[Path, ...]:

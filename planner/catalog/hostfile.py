@@ -13,7 +13,7 @@ from planner.catalog.documents import read_text, shorten
 from planner.errors import InputError
 from planner.spec._record import record
 
-_LINE = re.compile(r"(?P<host>[A-Za-z0-9_][A-Za-z0-9_.:-]*)\s+slots=(?P<slots>[0-9]{1,4})\s*\Z")
+_LINE = re.compile(r"(?P<host>[A-Za-z0-9_][A-Za-z0-9_.:-]*(?<!:))(?:\s+slots=(?P<slots>[0-9]{1,4}))?\s*\Z")
 MAX_HOSTS = 100_000
 
 
@@ -26,20 +26,21 @@ class Host:
     line: int
 
 
-def read_hostfile(path: Path) -> tuple[Host, ...]:
+def read_hostfile(path: Path, *, default_slots: int | None = None) -> tuple[Host, ...]:
     """The nodes of a hostfile. InputError, with the line, for what the launcher could not read."""
-    return parse_hosts(read_text(path, what="hostfile").splitlines(), label=str(path))
+    return parse_hosts(read_text(path, what="hostfile").splitlines(), label=str(path), default_slots=default_slots)
 
 
-def parse_hosts(lines: Iterable[str], *, label: str) -> tuple[Host, ...]:
-    """The nodes that these lines name, in order; blank lines and `# comments` are passed over."""
+def parse_hosts(lines: Iterable[str], *, label: str, default_slots: int | None = None) -> tuple[Host, ...]:
+    """The nodes that these lines name, in order; blank lines and `# comments` are passed over. `default_slots`: of a
+    host that says none, as OpenMPI allows; None where every host has to."""
     hosts: list[Host] = []
     seen: dict[str, int] = {}
     for number, text in enumerate(lines, start=1):
         line = text.partition("#")[0].strip()
         if not line:
             continue
-        host = _host(line, number=number, label=label)
+        host = _host(line, number=number, label=label, default_slots=default_slots)
         if host.name in seen:
             raise InputError(
                 f"{label} line {number}: {host.name} was named before, on line {seen[host.name]}",
@@ -55,15 +56,16 @@ def parse_hosts(lines: Iterable[str], *, label: str) -> tuple[Host, ...]:
     return tuple(hosts)
 
 
-def _host(line: str, *, number: int, label: str) -> Host:
+def _host(line: str, *, number: int, label: str, default_slots: int | None) -> Host:
     found = _LINE.match(line)
-    if found is None or int(found["slots"]) < 1:
+    slots = int((found and found["slots"]) or default_slots or 0)
+    if found is None or slots < 1:
         raise InputError(
             f"{label} line {number}: expected <host> slots=<n>, found {shorten(line)!r}",
             why="that is the form the deepspeed launcher reads; it would stop here without naming the line",
             fix="write it like: node0 slots=8",
         )
-    return Host(name=found["host"], slots=int(found["slots"]), line=number)
+    return Host(name=found["host"], slots=slots, line=number)
 
 
 def slots_of_each(hosts: tuple[Host, ...], *, label: str) -> int:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from planner.app.requests import PlanRequest
-from planner.cli.flags import parse_duration_s
+from planner.app.requests import FROM_ENVIRONMENT, PlanRequest
+from planner.cli.flags import parse_duration_s, refuse_idle_limits
 from planner.cli.own_script import script_overrides
 from planner.cli.plan_several import plan_one, plan_places, plan_several
 from planner.cli.session import JsonFlag, QuietFlag, invocation_of, run_verb
@@ -46,7 +47,8 @@ def plan(
     ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the trials already in the plan folder.")] = False,
     storage: Annotated[
-        str | None, typer.Option(metavar="URL", help="An Optuna storage; default SQLite in the plan folder.")
+        str | None,
+        typer.Option(metavar="URL", help="An Optuna storage, or env:NAME of a variable; default SQLite here."),
     ] = None,
     pin: Annotated[
         str | None,
@@ -90,6 +92,8 @@ def plan(
     with run_verb(context, as_json=as_json, quiet=quiet, kept=_kept(context)) as session:
         budget_s = parse_duration_s(time_budget, flag="--time-budget") if time_budget is not None else None
         _refuse_idle_pin(pin, dry_run=dry_run)
+        refuse_idle_limits(trials, max_trials=max_trials, time_budget=time_budget)
+        _refuse_idle_survive(survive, dry_run=dry_run)
         script_settings = script_overrides(invocation_of(context).script, folder=Path.cwd())
         study_url = _study_url(storage, join, trials=trials)
         requests = tuple(
@@ -129,6 +133,15 @@ def _refuse_idle_pin(pin: str | None, *, dry_run: bool) -> None:
         )
 
 
+def _refuse_idle_survive(survive: int, *, dry_run: bool) -> None:
+    if survive and dry_run:
+        raise InputError(
+            "--survive has no effect beside --dry-run",
+            why="a dry run says what would be tried, and plans for lost nodes are made without trials",
+            fix="leave one of the two out; --trials none plans at once, by the model alone",
+        )
+
+
 def _study_url(storage: str | None, join: str | None, *, trials: TrialMode | None) -> str | None:
     """The one URL of `--storage` and `--join`. InputError for both, and for one that would have no effect."""
     if storage is not None and join is not None:
@@ -142,7 +155,17 @@ def _study_url(storage: str | None, join: str | None, *, trials: TrialMode | Non
         raise InputError(
             f"{flag} has no effect beside --trials none", why="a study is made of trials", fix=f"leave {flag} out"
         )
-    return storage if join is None else join
+    url = storage if join is None else join
+    if url is None or not url.startswith(FROM_ENVIRONMENT):
+        return url
+    name = url.removeprefix(FROM_ENVIRONMENT)
+    if not os.environ.get(name):
+        raise InputError(
+            f"{'--storage' if join is None else '--join'} names the variable {name!r}, which is not set",
+            why="env:NAME takes the URL from the environment, so that its password is on no command line",
+            fix="export the variable, or give the URL itself",
+        )
+    return os.environ[name]
 
 
 def _kept(context: typer.Context) -> Interrupted:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from planner.app.replan_request import ReplanRequest
-from planner.cli.flags import parse_duration_s
+from planner.cli.flags import parse_duration_s, refuse_idle_limits
 from planner.cli.folder_verbs import PlanDir
 from planner.cli.replan_view import replan_document, replan_summary
 from planner.cli.session import JsonFlag, QuietFlag, invocation_of, run_verb
@@ -64,6 +64,7 @@ def replan(
     old folder is only read. Nothing changed: the old plan stands, and nothing is run or written.
     """
     with run_verb(context, as_json=as_json, quiet=quiet, kept=_kept(context)) as session:
+        refuse_idle_limits(trials, max_trials=max_trials, time_budget=time_budget)
         request = ReplanRequest(
             plan_dir=plan_dir,
             cluster=cluster,

@@ -12,6 +12,7 @@ import re
 from typing import Any
 
 from planner.jobfile.cluster_sizes import plain_nodes
+from planner.jobfile.quantities import text_of_duration
 from planner.jobfile.run_schema import dump_run
 from planner.spec import JobSpec, ModelSpec, OptimizerName, OptimizerSpec, TrainingSpec
 from planner.spec.codec import to_plain
@@ -92,7 +93,7 @@ def _objective(job: JobSpec) -> str | dict[str, Any]:
     due = job.deadline
     if due is None:
         return job.objective.value
-    return {"deadline": due.date, "start": due.start} if due.date else {"deadline": due.within_s}
+    return {"deadline": due.date, "start": due.start} if due.date else {"deadline": text_of_duration(due.within_s)}
 
 
 def _model(model: ModelSpec) -> dict[str, Any]:

@@ -169,8 +169,8 @@ def parse_folders(value: Any) -> tuple[str, ...]:
 
 
 def parse_host_lines(value: Any) -> tuple[str, ...]:
-    """A list of `host slots=N`."""
-    if isinstance(value, list) and value and all(isinstance(line, str) for line in value):
+    """A list of `host slots=N`; empty: the nodes have no names."""
+    if isinstance(value, list) and all(isinstance(line, str) for line in value):
         return tuple(value)
     raise complain(
         f"must be a list of hosts, found {describe(value)}", fix="name a hostfile: cluster: {hostfile: FILE}"

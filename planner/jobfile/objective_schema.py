@@ -32,15 +32,16 @@ def parse_date(value: Any) -> date | None:
 
 
 def parse_due(value: Any) -> date | float | None:
-    """A date, or the seconds of a duration such as `30d`."""
-    seconds = duration_of_text(value) if isinstance(value, str) else value
-    if isinstance(seconds, (int, float)) and not isinstance(seconds, bool):
-        if not 1 <= seconds <= _MAX_S:
-            raise complain(f"must be from a second to 100 years, found {describe(value)}", fix="write it like 30d")
-        return float(seconds)
+    """A date, or the seconds of a duration such as `30d`. A bare number is neither: 20270301 was meant as a day."""
     if isinstance(value, str) and _DAY.fullmatch(value):
         return parse_date(value)
-    raise complain(f"must be a date or a duration, found {describe(value)}", fix="write it like 2027-03-01 or 30d")
+    seconds = duration_of_text(value) if isinstance(value, str) else None
+    if seconds is None:
+        fix = "write it like 2027-03-01 or 30d"
+        raise complain(f"must be a date or a duration with its unit, found {describe(value)}", fix=fix)
+    if not 1 <= seconds <= _MAX_S:
+        raise complain(f"must be from a second to 100 years, found {describe(value)}", fix="write it like 30d")
+    return round(seconds, 6)  # as it is written back
 
 
 class ObjectiveChoice(StrictModel):

@@ -49,6 +49,13 @@ def duration_of_text(text: str) -> float | None:
     return sum(float(number) * unit for number, unit in zip(found.groups(), _SECONDS) if number)
 
 
+def text_of_duration(seconds: float) -> str:
+    """`1d43200s`: what `duration_of_text` reads back, to the microsecond."""
+    days, rest = divmod(seconds, _SECONDS[0])
+    shown = f"{rest:.6f}".rstrip("0").rstrip(".")
+    return (f"{int(days)}d" if days else "") + (f"{shown}s" if rest or not days else "")
+
+
 Duration = Annotated[float, BeforeValidator(parse_duration)]
 
 

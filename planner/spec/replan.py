@@ -21,6 +21,7 @@ class ChangeKind(StrEnum):
     INTER_NODE_LINK = "inter_node_link"
     SOFTWARE = "software"
     DRIVER = "driver"
+    HOSTS = "hosts"  # the nodes' names
     MACHINE = "machine"  # another machine ran the trials
 
 

@@ -27,7 +27,7 @@ trials: {mode: none}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("survive")
-    (place / "job.yaml").write_text(JOB)
+    (place / "job.yaml").write_text(JOB.replace("folder: checkpoints", "folder: plan/checkpoints"))
     run = succeed("plan", place / "job.yaml", "--survive", "3", "--out", place / "plan")
     assert "3 nodes: tp8-pp1-dp3-z1" in run.out
     return place / "plan"
@@ -56,6 +56,11 @@ def test_survive_folders_are_plan_folders_for_the_other_verbs(folder: Path, plan
     assert (tmp_path / "slurm" / "launch" / "slurm.sbatch").is_file()
     assert planner("report", str(place)).exit_code == 0
     assert planner("replan", str(place)).exit_code == 0
+    run = planner("replan", str(place), "--out", str(tmp_path / "r2"))
+    assert run.exit_code == 0 and "nothing was written to" in run.err
+    run = planner("replan", str(place), "--survive", "1", "--out", str(tmp_path / "r2"))
+    assert run.exit_code == 2 and "--survive 1 has no effect" in run.err
+    assert not (tmp_path / "r2").exists()
 
 
 def surviving(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -101,6 +106,50 @@ def test_survive_script_converts_before_going_on_and_passes_options(folder: Path
     )
     assert surviving(copy, "2", "--steps", "5").stdout == "started in 2 with --steps 5\n"
     assert surviving(copy, "2", "--resume", NODE_RANK="1").stdout == "started in 2 with --resume\n"
+
+
+def test_survive_folders_share_the_checkpoints_wherever_the_plan_is_moved(
+    folder: Path, planner: Planner, tmp_path: Path
+) -> None:
+    def told(place: Path) -> Path:
+        return Path(json.loads((place / "task.json").read_text())["training"]["checkpoint_dir"])
+
+    moved = tmp_path / "moved"
+    subprocess.run(["cp", "-r", str(folder), str(moved)], check=True)
+    assert told(moved) == Path("checkpoints")
+    for nodes in ("3", "2", "1"):
+        place = moved / "survive" / nodes
+        assert (place / told(place)).resolve() == moved.resolve() / "checkpoints"
+    # Written elsewhere by itself it has none beside it: then the place is named in full.
+    assert planner("emit", str(moved / "survive" / "2"), "--out", str(tmp_path / "alone")).exit_code == 0
+    assert told(tmp_path / "alone") == moved.resolve() / "checkpoints"
+
+
+def test_survive_and_replan_never_name_the_old_hosts_for_other_nodes(planner: Planner, tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("".join(f"old{number} slots=8\n" for number in (1, 2, 3, 4)))
+    job = JOB.replace("nodes: 4, gpus_per_node: 8", "hostfile: hosts") + "launch: {launcher: deepspeed}\n"
+    (tmp_path / "job.yaml").write_text(job)
+    plan = tmp_path / "plan"
+    run = planner("plan", str(tmp_path / "job.yaml"), "--survive", "2", "--out", str(plan), "--no-validate")
+    assert run.exit_code == 0, run.err
+    assert (plan / "hostfile").read_text().startswith("old1 slots=8\n")
+    for nodes in ("3", "2"):
+        assert "old1" not in (plan / "survive" / nodes / "job.yaml").read_text()
+        assert not (plan / "survive" / nodes / "hostfile").exists()
+    started = surviving(plan, "3")
+    assert started.returncode == 2 and "name one with HOSTFILE" in started.stderr
+    for names in (("new1", "new2"), ("new1", "new2", "new3", "new4")):  # other sizes, and only other names
+        (tmp_path / "new hosts").write_text("".join(f"{name} slots=8\n" for name in names))
+        new = tmp_path / f"new{len(names)}"
+        words = ("replan", str(plan), "--cluster", str(tmp_path / "new hosts"), "--out", str(new), "--no-validate")
+        run = planner(*words)
+        assert run.exit_code == 0, run.err
+        assert "hosts: new1, new2" in run.out
+        assert (new / "hostfile").read_text() == (tmp_path / "new hosts").read_text()
+        assert "old1" not in (new / "job.yaml").read_text()
+    run = planner("replan", str(plan), "--cluster", "dgx-h200", "--out", str(tmp_path / "named"), "--no-validate")
+    assert run.exit_code == 0, run.err
+    assert not (tmp_path / "named" / "hostfile").exists()
 
 
 def test_survive_numbers_that_cannot_be_used_are_said_with_the_nearest(planner: Planner, tmp_path: Path) -> None:

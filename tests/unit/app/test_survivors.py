@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from planner.app.draft import draft_plan
 from planner.app.selection import choices_by_model
-from planner.app.survivors import require_survivable, survivors_of
+from planner.app.survivors import require_survivable, surviving_job, survivors_of
 from planner.cost import Calibration
 from planner.errors import InputError
 from planner.spec import JobSpec, Provenance
@@ -76,3 +77,10 @@ def test_losing_all_nodes_is_refused(job: JobOf, overrides: tuple[str, ...], cou
 def test_losing_none_or_some_is_fine(job: JobOf) -> None:
     require_survivable(job("cluster.nodes=1"), 0)
     require_survivable(job(), 7)
+
+
+def test_which_nodes_are_left_is_not_guessed(job: JobOf) -> None:
+    hosts = [f"old{number} slots=8" for number in range(8)]
+    named = job(f"launch={{launcher: deepspeed, hosts: {hosts}}}")
+    assert len(named.launch.hosts) == 8
+    assert surviving_job(named, 6).launch == replace(named.launch, hosts=())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.app.target import cluster_override
+from planner.app.target import cluster_overrides
 from planner.errors import InputError
 from planner.jobfile import load_job, resolve_job
 from planner.spec import ClusterSpec
@@ -25,14 +25,15 @@ def cluster_of(folder: Path, *overrides: str) -> ClusterSpec:
 
 
 def target(folder: Path, given: str) -> ClusterSpec:
-    return cluster_of(folder, cluster_override(given, cluster_of(folder)))
+    return cluster_of(folder, *cluster_overrides(given, cluster_of(folder)))
 
 
 def test_nothing_named_is_the_old_cluster_or_this_machine_again(tmp_path: Path) -> None:
     old = cluster_of(tmp_path)
-    assert cluster_override("", old) == ""
-    assert cluster_override("", replace(old, is_this_machine=True)) == "cluster={gpu: auto}"
-    assert cluster_override("auto", old) == "cluster={gpu: auto}"
+    this = ("cluster={gpu: auto}", "launch.hosts=[]")
+    assert cluster_overrides("", old) == ()
+    assert cluster_overrides("", replace(old, is_this_machine=True)) == this
+    assert cluster_overrides("auto", old) == this
 
 
 def test_a_file_and_a_catalog_name_are_taken(tmp_path: Path) -> None:
@@ -45,9 +46,26 @@ def test_a_file_and_a_catalog_name_are_taken(tmp_path: Path) -> None:
 
 def test_a_hostfile_has_the_old_gpus(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts"
-    hosts.write_text("# the new ones\nworker-1 slots=8\n\nworker-2 slots = 8  # spare\nworker-3\n")
+    hosts.write_text("# the new ones\nworker-1 slots=8\n\nworker-2 slots=8  # spare\nworker-3\n")
     old, new = cluster_of(tmp_path), target(tmp_path, str(hosts))
     assert new == replace(old, nodes=3)
+
+
+def test_the_nodes_names_are_those_of_the_new_cluster_or_none(tmp_path: Path) -> None:
+    """The job of an old plan carries its hosts; no other cluster's plan may name them."""
+    lines = [f"old{number} slots=8" for number in range(8)]
+    path = write_job(tmp_path, f"{TEXT}launch: {{launcher: deepspeed, hosts: {lines}}}\n")
+    old = resolve_job(load_job(path))
+    assert old.launch.hosts[0] == ("old0", 8)
+    hosts = tmp_path / "hosts"
+    hosts.write_text("new1 slots=8\nnew2\n")
+
+    def names(given: str) -> tuple[tuple[str, int], ...]:
+        return resolve_job(load_job(path, cluster_overrides(given, old.cluster))).launch.hosts
+
+    assert names(str(hosts)) == (("new1", 8), ("new2", 8))
+    assert names("dgx-h200") == ()
+    assert names("") == old.launch.hosts
 
 
 @pytest.mark.parametrize(
@@ -55,10 +73,11 @@ def test_a_hostfile_has_the_old_gpus(tmp_path: Path) -> None:
     [
         ("", "is empty"),
         ("# nobody\n", "names no host"),
-        ("a slots=0\n", "names no host"),
-        ("a slots=8\nb slots=4\n", "different numbers of slots"),
+        ("a slots=0\n", "line 1: expected"),
+        ("a slots=8\nb slots=4\n", "line 2: b has slots=4"),
         ("a slots=8\na slots=8\n", "line 2"),
-        ("gpu: h100-sxm-80gb\n", "is no host"),
+        ("gpu: h100-sxm-80gb\n", "line 1: expected"),
+        ("gpu:\n", "line 1: expected"),
         (b"\xff\xfe\x00", "hosts"),
     ],
 )

@@ -11,6 +11,12 @@ from planner.app.write import portable_job
 from tests.unit.emit.samples import make_job
 
 
+def test_plan_inside_the_plan_folder_finds_its_checkpoints_above(tmp_path: Path) -> None:
+    job = make_job()
+    job = replace(job, training=replace(job.training, checkpoint_dir=f"{tmp_path}/checkpoints"))
+    assert portable_job(job, tmp_path, folder="survive/2").training.checkpoint_dir == "../../checkpoints"
+
+
 @pytest.mark.parametrize(
     ("checkpoints", "told"),
     [

@@ -32,6 +32,11 @@ def test_hosts_are_read_in_order_with_their_lines() -> None:
     assert [(host.name, host.slots) for host in again] == [(host.name, host.slots) for host in hosts]
 
 
+def test_host_without_slots_has_the_default_where_there_is_one() -> None:
+    hosts = parse_hosts(["a", "b slots=2"], label="hosts", default_slots=8)
+    assert [(host.name, host.slots) for host in hosts] == [("a", 8), ("b", 2)]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

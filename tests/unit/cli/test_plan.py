@@ -50,6 +50,23 @@ def test_flags_of_a_study_that_contradict_or_have_no_effect_are_refused(cli: Cli
     assert_three_lines(run.err)
 
 
+@pytest.mark.parametrize(
+    ("verb", "flags", "said"),
+    [
+        ("plan", "--trials none --max-trials 5 --time-budget 5m", "--max-trials and --time-budget have no effect"),
+        ("plan", "--trials none --time-budget 5m", "--time-budget has no effect beside --trials none"),
+        ("plan", "--dry-run --survive 1", "--survive has no effect beside --dry-run"),
+        ("replan", "--trials none --max-trials 3", "--max-trials has no effect beside --trials none"),
+    ],
+)
+def test_flags_without_effect_are_refused(cli: Cli, verb: str, flags: str, said: str) -> None:
+    product = FakeUseCases()
+    run = cli(verb, "q.yaml", *flags.split(), product=product)
+    assert (run.exit_code, product.requests) == (2, [])
+    assert said in run.err
+    assert_three_lines(run.err)
+
+
 def test_plan_without_flags_leaves_everything_to_the_job(cli: Cli) -> None:
     product = FakeUseCases()
     cli("plan", "jobs/q.yaml", product=product)

@@ -59,11 +59,11 @@ def product_fixture() -> Replanning:
 
 
 def test_replan_passes_on_what_was_asked(cli: Cli, product: Replanning) -> None:
-    words = ("--cluster", "new.yaml", "--out", "new", "--trials", "none", "--time-budget", "2m", "--survive", "3")
+    words = ("--cluster", "new.yaml", "--out", "new", "--trials", "real", "--time-budget", "2m", "--survive", "3")
     assert cli("replan", "old", *words, product=product).exit_code == 0
     (asked,) = product.asked
     assert (asked.plan_dir, asked.cluster, asked.out_dir) == (Path("old"), "new.yaml", Path("new"))
-    assert (asked.trial_mode, asked.time_budget_s, asked.survive) == (TrialMode.NONE, 120.0, 3)
+    assert (asked.trial_mode, asked.time_budget_s, asked.survive) == (TrialMode.REAL, 120.0, 3)
 
 
 def test_replan_nothing_changed_says_so(cli: Cli, product: Replanning) -> None:

@@ -80,6 +80,11 @@ def test_job_of_the_plan_folder_is_the_same_job(tmp_path: Path, objective: str) 
     ("objective", "training", "error"),
     [
         ("{deadline: soon}", "steps: 5", "must be a date or a duration"),
+        ("{deadline: 20270301}", "steps: 5", "must be a date or a duration with its unit"),
+        ("{deadline: 30}", "steps: 5", "must be a date or a duration with its unit"),
+        ("{deadline: 1.5}", "steps: 5", "must be a date or a duration with its unit"),
+        ("{deadline: true}", "steps: 5", "must be a date or a duration with its unit"),
+        ("{deadline: 101000d}", "steps: 5", "to 100 years"),
         ("{deadline: 2027-02-30}", "steps: 5", "must be a date"),
         ("{deadline: 30d, start: 2027-01-01}", "steps: 5", "a start that changes nothing"),
         ("{deadline: 2027-01-01, start: 2027-01-01}", "steps: 5", "before it starts"),
