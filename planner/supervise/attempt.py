@@ -5,14 +5,16 @@ Owns processes and the attempt's folder. Every process is ended by its own id; n
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -32,6 +34,8 @@ OUTPUT_LOG = "output.log"
 MARK = "MESHPLAN_ATTEMPT"  # in the environment of everything that an attempt starts
 MAX_LOG_BYTES = 64 << 20  # then it is set aside as output.1.log
 TAIL_BYTES = 64 << 10
+PIECE_BYTES = 64 << 10  # of output, read and passed on at once: what a pipe holds
+IDLE_S = 0.5  # after which the beginning of a line is shown without its end
 PERIOD_S = 0.2
 PEER_GRACE_S = 1.5  # after the first failure: ranks that fail by themselves in this time leave word
 LAUNCHER_GRACE_S = 15.0  # for the launcher to notice that its ranks are gone
@@ -194,31 +198,79 @@ def _any_failed(folder: Path) -> bool:
 
 
 class _Log:
-    """The attempt's output in one file, from two readers."""
+    """The attempt's output in one file, from two readers. What cannot be written (a full disk) is said once and left
+    out: a reader that ended would fill the pipe, and the ranks would wait for ever in their next line."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._file = path.open("ab")
+        self._file = path.open("ab", buffering=0)
+        self._said = False
 
     def write(self, line: bytes) -> None:
+        """One more line, or what of it there is room for."""
         with self._lock:
-            self._file.write(line)
-            self._file.flush()
-            if self._file.tell() > MAX_LOG_BYTES:
-                self._file.close()
-                self._path.replace(self._path.with_suffix(".1.log"))
-                self._file = self._path.open("ab")
+            try:
+                self._file.write(line)
+                if self._file.tell() > MAX_LOG_BYTES:
+                    self._begin_anew()
+            except OSError as problem:
+                self._say(problem)
+
+    def _begin_anew(self) -> None:
+        self._path.replace(self._path.with_suffix(".1.log"))
+        new = self._path.open("ab", buffering=0)  # Keep before the close: if it fails, the old one is written on
+        self._file.close()
+        self._file = new
+
+    def _say(self, problem: OSError) -> None:
+        if self._said:
+            return
+        self._said = True
+        with suppress(OSError, ValueError):  # it may go to the same disk
+            print(
+                f"[supervisor] {self._path} cannot be written ({problem}); the training goes on without it",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def _copy(source: IO[bytes] | None, shown: IO[str], log: _Log, hushed: threading.Event) -> None:
+    """Pass output on as it comes, in whole lines as far as possible (the other reader writes into the same log): what
+    has no line end goes on when it is long, or when nothing follows for a while."""
     assert source is not None  # noqa: S101 - asked for as a pipe
-    for line in source:
-        log.write(line)
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    for piece in _pieces(source.fileno()):
+        log.write(piece)
+        text = decoder.decode(piece)
         if hushed.is_set():
             continue
-        try:
-            shown.write(line.decode(errors="replace"))
+        with suppress(OSError, ValueError):  # whoever watched has gone, or keeps it on a full disk; the log goes on
+            shown.write(text)
             shown.flush()
-        except (BrokenPipeError, ValueError):
-            continue  # whoever watched has gone; the log goes on
+
+
+def _pieces(descriptor: int) -> Iterator[bytes]:
+    """What can be read, at most about twice PIECE_BYTES at a time, cut behind the last line end where there is one.
+
+    Many short lines come as one piece as soon as the reader is behind, so that none of them waits for a flush.
+    """
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN)
+    held = b""
+    while True:
+        if held and not waiting.poll(IDLE_S * 1000):
+            yield held
+            held = b""
+        read = os.read(descriptor, PIECE_BYTES)
+        if not read:
+            break
+        end = 1 + max(read.rfind(b"\n"), read.rfind(b"\r"))
+        if end or len(held) + len(read) >= PIECE_BYTES:
+            cut = end or len(read)
+            yield held + read[:cut]
+            held = read[cut:]
+        else:
+            held += read
+    if held:
+        yield held
