@@ -22,7 +22,7 @@ from planner.report.wording import (
 )
 from planner.spec.candidate import Candidate
 from planner.spec.estimate import Estimate
-from planner.spec.kinds import Objective, Provenance
+from planner.spec.kinds import Launcher, Objective, Provenance
 from planner.spec.plan import RunnerUp
 from planner.spec.runs import together
 from planner.spec.trial import Measured, TrialRecord
@@ -43,8 +43,11 @@ def explain_cautions(report: ReportInput) -> tuple[str, ...]:
         if any(
             isinstance(trial.outcome, Measured) and trial.outcome.kind is Provenance.MEASURED for trial in report.trials
         ):
-            return ("The trials ran your own script, with whatever it does beside its steps.",)
-        return ("Your own script was not run: figures are those of the reference trainer on the same model.",)
+            return ("The trials ran your own script, with whatever it does beside its steps.", *_needed_there(report))
+        return (
+            "Your own script was not run: figures are those of the reference trainer on the same model.",
+            *_needed_there(report),
+        )
     whole_s = training.steps * plan.promise.step_time_s
     gpus = plan.candidate.layout.world_size
     said = []
@@ -57,7 +60,32 @@ def explain_cautions(report: ReportInput) -> tuple[str, ...]:
         said.append("The job names no data (training.data): the run trains on synthetic tokens.")
     if not training.checkpoint_dir:
         said.append("The job names no checkpoint folder (training.checkpoint): nothing of the run is saved.")
-    return tuple(said)
+    return (*said, *_needed_there(report))
+
+
+def _needed_there(report: ReportInput) -> tuple[str, ...]:
+    """What has to be where the run starts, for a plan that was not measured on its own machine: the paths are those of
+    the machine that planned."""
+    job, plan = report.job, report.plan
+    if job.cluster.nodes == 1 and plan.promise.step_time_kind is Provenance.MEASURED:
+        return ()
+    training = job.training
+    named = (
+        (job.launch.folder if job.launch.command else "", "the script's folder; SCRIPT_DIR names another"),
+        (training.data.path, "training.data"),
+        (training.run.eval_path, "its eval_path"),
+        (training.run.pretrained, "training.pretrained"),
+        ("" if job.launch.command else training.checkpoint_dir, "checkpoints, seen by all nodes"),
+    )
+    paths = [f"{path} ({what})" for path, what in named if path]
+    software = "deepspeed" if job.launch.command else "meshplan and deepspeed"
+    there = f", and these paths must be there: {'; '.join(paths)}" if paths else ""
+    if plan.launcher is Launcher.KUBERNETES:
+        return (f"The image needs {software} for its python3 (or the one that PYTHON names){there}.",)
+    return (
+        f"Every machine that it runs on needs the plan folder, and {software} installed for the interpreter that "
+        f"PYTHON= names (PYTHON=/path/to/python bash launch.sh){there}.",
+    )
 
 
 def _device_hours(hours: float) -> str:

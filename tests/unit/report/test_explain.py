@@ -91,3 +91,13 @@ def test_cautions_say_how_long_all_takes_and_what_the_run_will_not_do() -> None:
     assert length == "All 9,000 steps of the job take about 60 min 00 s (2 device hours)."
     assert "synthetic tokens" in data
     assert "nothing of the run is saved" in checkpoints
+
+
+def test_cautions_of_a_plan_for_other_machines_name_what_must_be_there() -> None:
+    report = cluster_report()
+    training = dataclasses.replace(report.job.training, checkpoint_dir="/here/checkpoints")
+    report = dataclasses.replace(report, job=dataclasses.replace(report.job, training=training))
+    needed = explain_cautions(report)[-1]
+    assert "meshplan and deepspeed installed" in needed and "PYTHON=" in needed
+    assert "/here/checkpoints (checkpoints, seen by all nodes)" in needed
+    assert not any("installed" in sentence for sentence in explain_cautions(quickstart_report()))
