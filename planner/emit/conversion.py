@@ -27,10 +27,20 @@ def render_conversion(job: JobSpec, candidate: Candidate, *, paths: LaunchPaths)
 
 
 _CONVERSION = """
-# A run that goes on may have been saved under another plan's layout: made fit once, by the first node.
+# A run that goes on may have been saved under another plan's layout: made fit once, by the first node. Meanwhile it
+# touches logs/converting, so that the other nodes' supervisors wait for it.
 for word in "$@"; do
   if [[ $word == --resume && ${NODE_RANK:-0} == 0 && -f $folder/launch/convert-checkpoint.sh ]]; then
-    bash "$folder/launch/convert-checkpoint.sh"
+    mkdir -p "$folder/logs"
+    while kill -0 $$ 2>/dev/null && touch "$folder/logs/converting"; do sleep 5; done >/dev/null 2>&1 &
+    beat=$!
+    converted=0
+    bash "$folder/launch/convert-checkpoint.sh" || converted=$?
+    kill "$beat" 2>/dev/null || true
+    wait "$beat" 2>/dev/null || true
+    rm -f "$folder/logs/converting"
+    if (( converted )); then exit "$converted"; fi
+    break
   fi
 done
 """

@@ -253,14 +253,37 @@ def step_of(name: str) -> int:
 
 
 def _is_whole(path: Path) -> bool:
+    """Asks for no advice, as the errors of `damaged` do: that looks at all other checkpoints in turn."""
     try:
         if (path / PORTABLE).is_file():
-            require_portable(path.parent, path.name)
-        else:
-            require_files(path.parent, path.name, _read(path / MANIFEST, Manifest).files)
-    except (InputError, OSError, ValueError):
+            return not _fault_of_portable(path, _read(path / PORTABLE, PortableIndex))
+        return not _fault(path, _read(path / MANIFEST, Manifest).files)
+    except (OSError, ValueError):
         return False
-    return True
+
+
+def outlived(directory: Path, *, keep: int) -> tuple[Path, ...]:
+    """The checkpoints that go when the `keep` last completed ones stay, whatever their steps: a run that was sent back
+    to an earlier step completes lower numbers after higher ones. One that is not whole is never among those that stay;
+    it goes once it is older than they are. Folders that no meshplan wrote stay."""
+    found = [path for path in directory.glob("*_step*") if step_of(path.name) >= 0 and _is_ours(path)]
+    done = {path: _is_whole(path) for path in found}
+    whole = sorted((path for path in found if done[path]), key=_completed)
+    if len(whole) < keep:
+        return ()
+    oldest = _completed(whole[-keep])
+    torn = (path for path in found if not done[path] and _completed(path) < oldest)
+    return (*whole[:-keep], *torn)
+
+
+def _is_ours(path: Path) -> bool:
+    return path.is_dir() and any((path / name).is_file() for name in (MANIFEST, PORTABLE, parts_name(0)))
+
+
+def _completed(path: Path) -> tuple[int, int]:
+    """When its last file was named (of one that is not whole: when its folder last changed), and its step."""
+    named = next((path / name for name in (PORTABLE, MANIFEST) if (path / name).is_file()), path)
+    return named.stat().st_mtime_ns, step_of(path.name)
 
 
 def complete_checkpoint(directory: Path, name: str) -> None:
@@ -326,16 +349,22 @@ def _read(path: Path, kind: type[T]) -> T:
 
 def require_files(directory: Path, name: str, files: tuple[FileSize, ...]) -> None:
     """Raise InputError unless each file is there with its size."""
+    fault = _fault(directory / name, files)
+    if fault:
+        raise damaged(directory, name, fault)
+
+
+def _fault(folder: Path, files: tuple[FileSize, ...]) -> str:
     if not files:
-        raise damaged(directory, name, "it was never finished")
+        return "it was never finished"
     for file in files:
-        path = directory / name / file.name
         try:
-            size = path.stat().st_size
+            size = (folder / file.name).stat().st_size
         except OSError:
-            raise damaged(directory, name, f"its file {file.name} is missing") from None
+            return f"its file {file.name} is missing"
         if size != file.num_bytes:
-            raise damaged(directory, name, f"{file.name} has {size} bytes of {file.num_bytes}")
+            return f"{file.name} has {size} bytes of {file.num_bytes}"
+    return ""
 
 
 def require_portable(directory: Path, name: str) -> PortableIndex:
@@ -343,11 +372,18 @@ def require_portable(directory: Path, name: str) -> PortableIndex:
     index = read_portable(directory, name)
     if index is None:
         raise damaged(directory, name, f"{PORTABLE} is missing")
-    sizes = [FileSize(name=values_name(key), num_bytes=4 * index.num_elements) for key in (WEIGHTS, *index.states)]
-    require_files(directory, name, tuple(sizes))
-    if index.has_buffers and not (directory / name / BUFFERS_FILE).is_file():
-        raise damaged(directory, name, f"its file {BUFFERS_FILE} is missing")
+    fault = _fault_of_portable(directory / name, index)
+    if fault:
+        raise damaged(directory, name, fault)
     return index
+
+
+def _fault_of_portable(folder: Path, index: PortableIndex) -> str:
+    sizes = [FileSize(name=values_name(key), num_bytes=4 * index.num_elements) for key in (WEIGHTS, *index.states)]
+    fault = _fault(folder, tuple(sizes))
+    if not fault and index.has_buffers and not (folder / BUFFERS_FILE).is_file():
+        return f"its file {BUFFERS_FILE} is missing"
+    return fault
 
 
 def file_sizes(folder: Path) -> tuple[FileSize, ...]:

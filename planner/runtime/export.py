@@ -30,9 +30,9 @@ from planner.spec import TrialTask
 FILE_BYTES = 4 << 30  # of one safetensors file, about
 
 
-def export_model(session: TrainingSession, task: TrialTask, folder: Path) -> None:
-    """Write the model into `folder`, which does not exist yet. All ranks call it; the folder lies on a file system that
-    all of them see. Raises InputError for a model that transformers would not know, or a folder that exists."""
+def refuse_export(task: TrialTask, folder: Path) -> None:
+    """Raise InputError for a model that transformers would not know, or a folder that exists: asked before the first
+    step, because the export comes after the last one."""
     if not task.model.config_json:
         raise InputError(
             f"{task.model.name} cannot be exported to Hugging Face's format",
@@ -41,6 +41,12 @@ def export_model(session: TrainingSession, task: TrialTask, folder: Path) -> Non
         )
     if folder.exists():
         raise InputError(f"{folder} exists", why="an export never writes over anything", fix="name a new folder")
+
+
+def export_model(session: TrainingSession, task: TrialTask, folder: Path) -> None:
+    """Write the model into `folder`, which does not exist yet. All ranks call it; the folder lies on a file system that
+    all of them see. Raises InputError as `refuse_export` does."""
+    refuse_export(task, folder)
     draft = folder.with_name(f".{folder.name}.draft")
     if distributed.get_rank() == 0:
         shutil.rmtree(draft, ignore_errors=True)

@@ -18,7 +18,7 @@ from deepspeed.runtime.checkpoint_engine import TorchCheckpointEngine
 from torch import distributed
 
 from planner.errors import InputError
-from planner.runtime.checkpoint_files import OWN_PREFIX, complete_checkpoint, step_of
+from planner.runtime.checkpoint_files import OWN_PREFIX, complete_checkpoint, outlived
 from planner.runtime.session import TrainingSession
 
 
@@ -116,8 +116,7 @@ class Checkpoints:
     def _drop_old(self) -> None:
         if not self._keep:
             return
-        found = sorted((step, path) for path in self._folder.glob("*_step*") if (step := step_of(path.name)) >= 0)
-        for _step, path in found[: -self._keep]:
+        for path in outlived(self._folder, keep=self._keep):
             if path.name != self._writing_tag:
                 shutil.rmtree(path)
 

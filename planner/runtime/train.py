@@ -85,6 +85,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--export", type=Path, help="write the model as Hugging Face safetensors here, at the end")
     parser.add_argument("--profile", type=Path, help="run two more steps at the end and write a profile of them here")
     parser.add_argument("--supervised", type=Path, help="set by the supervisor: where ranks leave word")
+    parser.add_argument("--end-step", type=_positive, help="set by the supervisor: the step to end after")
     parser.add_argument("--local_rank", "--local-rank", type=int, help="set by the deepspeed launcher")
     return parser.parse_args(arguments)
 
@@ -122,6 +123,7 @@ def main(arguments: list[str]) -> int:
                 supervised=options.supervised,
                 export_dir=from_caller(options.export),
                 profile_dir=from_caller(options.profile),
+                end_step=options.end_step,
             ),
             rank=who.rank,
             world_size=who.world_size,

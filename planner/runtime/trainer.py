@@ -16,7 +16,7 @@ from torch import distributed
 from planner.errors import InputError, Interrupted, PlannerError
 from planner.runtime.distributed import start_distributed, stop_distributed
 from planner.runtime.evaluation import Evaluation
-from planner.runtime.export import export_model
+from planner.runtime.export import export_model, refuse_export
 from planner.runtime.limits import limit_memory
 from planner.runtime.measure import GpuMemory, Meter, SectionPeaks, open_meter, read_driver_memory
 from planner.runtime.metrics import Metrics
@@ -36,7 +36,8 @@ from planner.spec.trainer import TrainerReport
 
 @record
 class Run:
-    """What this start of the trainer shall do. `steps`: of this run; None: up to the training's. `supervised`: the
+    """What this start of the trainer shall do. `steps`: of this run; None: up to the training's. `end_step`: the
+    training's step to end after, in the place of `steps`; when that is reached already, none is run. `supervised`: the
     attempt's folder, where ranks leave word and look for the stop file. `export_dir`: write the model there at the end.
     """
 
@@ -47,6 +48,7 @@ class Run:
     supervised: Path | None = None
     export_dir: Path | None = None
     profile_dir: Path | None = None  # run two more steps at the end and write what was seen of them there
+    end_step: int | None = None
 
     def __post_init__(self) -> None:
         require(self.steps is None or self.steps >= 1, "--steps is at least 1")
@@ -74,6 +76,8 @@ def run_training(run: Run, *, rank: int, world_size: int, local_rank: int) -> Tr
             fix="add --deepspeed-config ds_config.json",
         )
     _refuse_to_write_over(run)
+    if run.export_dir is not None:
+        refuse_export(run.task, run.export_dir)
     preload_deepspeed()  # Keep first: code loaded later would count as the run's memory, as it does not in a trial
     preload_model_code(run.task.model.model_type)
     gpus_before = read_driver_memory() if run.task.device is DeviceKind.CUDA else ()  # before this rank's own context
@@ -231,6 +235,8 @@ class _Training:
         return self._session.steps_done, (first, *self._session.ignored_settings())
 
     def _last_step(self) -> int:
+        if self._run.end_step is not None:
+            return self._run.end_step
         if self._run.steps is None:
             return self._training.steps
         return self._resumed_from + self._run.steps

@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import json
 import os
+import secrets
 import select
 import signal
 import subprocess
@@ -69,8 +70,9 @@ class RunningAttempt:
     ) -> None:
         self.folder = folder
         self._kills_before = kernel_oom_kills()
+        self._mark = f"{folder}:{secrets.token_hex(4)}"  # its own: another node's may run on this very machine
         self._family: dict[tuple[int, float], psutil.Process] = {}
-        self._process = _start(command, {**environment, MARK: str(folder)})
+        self._process = _start(command, {**environment, MARK: self._mark})
         log = _Log(folder / OUTPUT_LOG)
         self._hushed = threading.Event()  # what the launcher says of ranks that refused goes to the log alone
         self._readers = [
@@ -125,7 +127,7 @@ class RunningAttempt:
 
     def _end_all(self, stop: StopFlag) -> None:
         self._remember_family()
-        for member in _marked(str(self.folder), launcher=self._process.pid):
+        for member in _marked(self._mark, launcher=self._process.pid):
             self._family[(member.pid, member.create_time())] = member
         for member in self._family.values():
             try:
@@ -158,12 +160,12 @@ def _start(command: tuple[str, ...], environment: Mapping[str, str]) -> subproce
         raise cannot_start(command, problem) from problem
 
 
-def _marked(folder: str, *, launcher: int) -> list[psutil.Process]:
+def _marked(mark: str, *, launcher: int) -> list[psutil.Process]:
     """Processes of the attempt by what they inherited: one whose launcher died at once was never seen as its child."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.pid != launcher and process.environ().get(MARK) == folder:
+            if process.pid != launcher and process.environ().get(MARK) == mark:
                 found.append(process)
         except (psutil.Error, OSError):
             continue  # gone, or somebody else's

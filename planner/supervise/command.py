@@ -8,12 +8,13 @@ from planner.spec._record import record
 
 @record
 class Variation:
-    """How an attempt's command differs. `folder` "": the plan's own files. `steps` None: as given."""
+    """How an attempt's command differs. `folder` "": the plan's own files. `end_step`: the training's step to end after
+    in the place of the given `--steps`, which count from where an attempt begins; None: as given."""
 
     folder: str
     attempt_dir: str
     resume: bool
-    steps: int | None = None
+    end_step: int | None = None
 
 
 def vary_command(command: tuple[str, ...], variation: Variation) -> tuple[str, ...]:
@@ -22,8 +23,8 @@ def vary_command(command: tuple[str, ...], variation: Variation) -> tuple[str, .
     if variation.folder:
         words = _with_value(words, "--task", f"{variation.folder}/task.json")
         words = _with_value(words, "--deepspeed-config", f"{variation.folder}/ds_config.json")
-    if variation.steps is not None:
-        words = _with_value(words, "--steps", str(variation.steps))
+    if variation.end_step is not None:
+        words = [*_without(words, "--steps"), "--end-step", str(variation.end_step)]
     if variation.resume and "--resume" not in words:
         words.append("--resume")
     return (*words, "--supervised", variation.attempt_dir)
@@ -56,3 +57,14 @@ def _with_value(words: list[str], option: str, value: str) -> list[str]:
         elif word.startswith(f"{option}="):
             changed[place] = f"{option}={value}"
     return changed
+
+
+def _without(words: list[str], option: str) -> list[str]:
+    kept = []
+    is_value = False
+    for word in words:
+        if is_value or word == option or word.startswith(f"{option}="):
+            is_value = word == option and not is_value
+            continue
+        kept.append(word)
+    return kept

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from planner.diagnose.memory_text import says_device_memory_ran_out, says_host_memory_ran_out, says_peer_was_lost
 from planner.spec._record import record
 from planner.spec.kinds import Phase
@@ -10,7 +12,7 @@ from planner.supervise.policy import DONE, FAILED, OUT_OF_MEMORY, STOPPED
 
 PREFLIGHT = "NotEnoughFreeMemory"
 # As torchrun tells of a rank that the kernel killed, and as a shell's exit code has it.
-_KILLED_WORDS = ("exitcode  : -9", "Signal 9 (SIGKILL)", "exit code 137")
+_KILLED_WORDS = ("exitcode  : -9", "exitcode: -9", "Signal 9 (SIGKILL)", "exit code 137")
 
 
 @record
@@ -36,10 +38,14 @@ class Leftovers:
 
 
 def judge(left: Leftovers) -> Ending:
-    """How the attempt ended. The earliest rank that failed by itself is the cause; those that lost a peer are not."""
+    """How the attempt ended. The earliest rank that failed by itself is the cause; those that lost a peer are not: the
+    peer may have been killed for want of memory, without a word."""
     failed = [word for word in left.exits if word.failure is not None]
     steps = max((word.steps_done for word in left.exits), default=0)
     own = [word for word in failed if not says_peer_was_lost(_said(word)) or _is_memory(word)]
+    silent = _silent(left) if failed and not own else None
+    if silent is not None and silent.end == OUT_OF_MEMORY:
+        return replace(silent, steps_done=steps)
     if own or failed:
         first = min(own or failed, key=_failed_at_s)
         return Ending(
@@ -57,7 +63,7 @@ def judge(left: Leftovers) -> Ending:
 
 
 def _silent(left: Leftovers) -> Ending:
-    """No rank said a word: it was killed, or a library ended it."""
+    """No rank said a word of its own: it was killed, or a library ended it."""
     if left.kernel_oom_kills and any(word in left.log_tail for word in _KILLED_WORDS):
         message = f"the kernel's out-of-memory killer ended {left.kernel_oom_kills} process(es)"
         return Ending(end=OUT_OF_MEMORY, message=message)

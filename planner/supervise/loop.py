@@ -134,7 +134,7 @@ class Supervisor:
             folder=self._what.fallbacks[start.level - 1] if start.level else "",
             attempt_dir=str(folder),
             resume=again and saved > 0,
-            steps=max(1, self._end_step - saved) if again and self._end_step is not None else None,
+            end_step=self._end_step if again else None,
         )
         command = vary_command(self._what.command, variation)
         environment = {**self._what.environment, **dict(start.environment)}

@@ -1,7 +1,8 @@
 """Several nodes that act as one: who takes part, who failed, and what all do next, through the plan folder they share.
 
 Owns the files of that agreement (inside an attempt's folder, and greetings in `logs/`). Node 0 decides. Where the plan
-folder is not shared the nodes do not find one another, and the run goes on without being restarted.
+folder is not shared the nodes do not find one another, and the run goes on without being restarted. While node 0's
+start script makes a checkpoint fit it touches `logs/converting` again and again, and the others wait on.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ MEETING_S = 120.0  # for all nodes to be seen at the start; nodes may be started
 ENDING_S = 90.0  # for all nodes to have ended their ranks after one has failed
 DECISION_S = 180.0  # for node 0 to have said what comes next: it waits for the endings and diagnoses
 PERIOD_S = 0.5
+CONVERTING = "converting"  # as launch-surviving.sh has it
 
 
 class Peers(Protocol):
@@ -81,7 +83,10 @@ class SharedFolder:
         return self._gather(pick_number) if self._node == 0 else self._greet()
 
     def _met(self, ready: Callable[[], bool]) -> bool:
-        return _wait(lambda: self._is_stopped() or ready(), self._meeting_s) and not self._is_stopped()
+        found = _wait(
+            lambda: self._is_stopped() or ready(), self._meeting_s, sign=lambda: _changed(self._logs / CONVERTING)
+        )
+        return found and not self._is_stopped()
 
     def _greeting(self, node: int) -> Path:
         return self._logs / f"hello-{node:05d}"
@@ -95,10 +100,16 @@ class SharedFolder:
         for node in others:
             self._greeting(node).unlink(missing_ok=True)
         self._roster().unlink(missing_ok=True)
-        if not self._met(lambda: all(self._greeting(node).is_file() for node in others)):
+        tokens: list[str] = []
+
+        def all_greeted() -> bool:
+            found = [_read(self._greeting(node)) for node in others]
+            tokens[:] = [token for token in found if token is not None]
+            return len(tokens) == len(found)
+
+        if not self._met(all_greeted):
             return None
         number = pick_number()
-        tokens = [self._greeting(node).read_text(encoding="utf-8") for node in others]
         write_whole(self._roster(), json.dumps({"number": number, "tokens": tokens}).encode())
         return number
 
@@ -109,8 +120,9 @@ class SharedFolder:
         def named() -> bool:
             if not self._greeting(self._node).is_file():
                 write_whole(self._greeting(self._node), self._token.encode())
-            if self._roster().is_file():
-                found.update(json.loads(self._roster().read_text(encoding="utf-8")))
+            roster = _read(self._roster())
+            if roster is not None:
+                found.update(json.loads(roster))
             return self._token in found.get("tokens", ())
 
         if not self._met(named):
@@ -154,9 +166,28 @@ def _read_move(plain: dict[str, Any]) -> Move:
     return from_plain(Start, plain["start"]) if "start" in plain else from_plain(Stop, plain["stop"])
 
 
-def _wait(ready: Callable[[], bool], limit_s: float) -> bool:
-    until = time.monotonic() + limit_s
+def _read(path: Path) -> str | None:
+    """None: not yet there, or swept away just now by another node."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+
+
+def _changed(path: Path) -> int:
+    """When the file last changed by its own file system's clock, which need not be this node's; 0: it is not there."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+def _wait(ready: Callable[[], bool], limit_s: float, *, sign: Callable[[], int] = lambda: 0) -> bool:
+    """Whether it came to be within the limit, which begins anew whenever `sign` changes."""
+    seen, until = sign(), time.monotonic() + limit_s
     while not ready():
+        if (now := sign()) != seen:
+            seen, until = now, time.monotonic() + limit_s
         if time.monotonic() > until:
             return False
         time.sleep(PERIOD_S)

@@ -7,6 +7,8 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -72,6 +74,23 @@ def test_main_checkpoints_of_another_training_are_not_written_over(
     told = capsys.readouterr().err
     assert "already holds checkpoints" in told
     assert "--resume" in told
+
+
+def test_main_export_that_cannot_be_written_is_refused_before_the_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = make_task("llama")
+    (tmp_path / "task.json").write_text(json.dumps(to_plain(task)))
+    assert main(["--task", str(tmp_path / "task.json"), "--export", str(tmp_path)]) == 2
+    assert "an export never writes over anything" in capsys.readouterr().err
+
+
+def test_export_of_a_factorys_model_is_refused(tmp_path: Path) -> None:
+    from planner.runtime.export import refuse_export
+
+    of_factory: Any = SimpleNamespace(model=SimpleNamespace(config_json="", name="mine"))
+    with pytest.raises(InputError, match="mine cannot be exported"):
+        refuse_export(of_factory, tmp_path / "new")
 
 
 @pytest.mark.parametrize("steps", ["0", "-1", "many"])

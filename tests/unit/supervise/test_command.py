@@ -16,11 +16,16 @@ def test_vary_command_plan_itself_is_only_told_where_to_leave_word() -> None:
 
 
 def test_vary_command_fallback_goes_on_with_its_own_files() -> None:
-    varied = vary_command(COMMAND, Variation(folder="fallbacks/1-x", attempt_dir="d", resume=True, steps=4))
+    varied = vary_command(COMMAND, Variation(folder="fallbacks/1-x", attempt_dir="d", resume=True, end_step=13))
     assert value_of(varied, "--task") == "fallbacks/1-x/task.json"
     assert value_of(varied, "--deepspeed-config") == "fallbacks/1-x/ds_config.json"
-    assert value_of(varied, "--steps") == "4"
+    assert value_of(varied, "--steps") is None and value_of(varied, "--end-step") == "13"
     assert varied.count("--resume") == 1 and varied[-2:] == ("--supervised", "d")
+
+
+def test_vary_command_end_step_takes_the_place_of_steps_with_an_equals_sign() -> None:
+    varied = vary_command(("x", "--steps=9", "y"), Variation(folder="", attempt_dir="d", resume=False, end_step=9))
+    assert varied == ("x", "y", "--end-step", "9", "--supervised", "d")
 
 
 def test_vary_command_takes_options_with_an_equals_sign_and_adds_no_second_resume() -> None:

@@ -52,6 +52,18 @@ def test_judge_without_a_word_reads_the_log_and_the_kernels_count() -> None:
     assert judge(left(log_tail=killed)).end == FAILED  # somebody else may have sent the signal
 
 
+def test_judge_rank_killed_for_memory_is_the_cause_though_only_its_peers_left_word() -> None:
+    lost = word(1, exception="RuntimeError", message="Connection closed by peer [127.0.0.1]:1")
+    logged = "torch.distributed.elastic: failed (exitcode: -9) local_rank: 0 (pid: 12) of binary: python"
+    ending = judge(left(lost, log_tail=logged, kills=1))
+    assert (ending.end, ending.rank, ending.steps_done) == (OUT_OF_MEMORY, -1, 7)
+    assert judge(left(lost, log_tail="terminate called after throwing 'std::bad_alloc'")).end == OUT_OF_MEMORY
+    alone = judge(left(lost, log_tail=logged))  # somebody else may have sent the signal
+    assert (alone.end, alone.rank) == (FAILED, 1)
+    bug = word(2, exception="ValueError", message="shapes do not match")
+    assert judge(left(lost, bug, log_tail=logged, kills=1)).rank == 2
+
+
 def test_judge_done_and_stopped() -> None:
     assert judge(left(exit_code=0)).end == DONE
     assert judge(left(word(0, stopped=True), exit_code=0)).end == STOPPED

@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -17,7 +18,7 @@ from planner.errors import NoFeasiblePlan, PlannerError
 from planner.rundir import names
 from planner.supervise.attempt import StopFlag
 from planner.supervise.loop import Ports, Supervision, Supervisor, read_state
-from planner.supervise.nodes import Alone, Peers, SharedFolder
+from planner.supervise.nodes import CONVERTING, Alone, Peers, SharedFolder
 
 # Leaves word as a rank does; behaves by the task it is given. `peer` is a rank of a session of its own that hangs.
 STANDIN = """
@@ -103,6 +104,21 @@ def test_supervisor_out_of_memory_ends_all_ranks_and_goes_down_the_ladder(tmp_pa
     assert "f2/task.json True" in (tmp_path / "logs" / "run-0003" / "output.log").read_text()
 
 
+def test_supervisor_hands_on_the_step_to_end_after_though_it_is_reached_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    run = Run(tmp_path, {"task.json": "oom"})
+    run.supervision = replace(run.supervision, command=(*run.supervision.command, "--steps", "3"))
+    (tmp_path / "standin.py").write_text(
+        'import pathlib, sys\npathlib.Path("checkpoints/latest").write_text("global_step3")\nprint(sys.argv[1:])\n'
+        + textwrap.dedent(STANDIN)
+    )
+    monkeypatch.chdir(tmp_path)
+    assert run.start() == 0
+    assert "'--end-step', '3'" in (tmp_path / "logs" / "run-0002" / "output.log").read_text()
+
+
 def test_supervisor_nothing_left_stops_with_the_reason_and_exit_3(tmp_path: Path) -> None:
     run = Run(tmp_path, {"task.json": "oom", "f1/task.json": "oom"}, fallbacks=1)
     with pytest.raises(NoFeasiblePlan, match="ran out of memory") as caught:
@@ -177,6 +193,29 @@ def test_two_supervisors_of_one_folder_agree_on_the_fallback(tmp_path: Path) -> 
         node.join(timeout=120)
     assert codes == {0: 0, 1: 0}
     assert [attempt.level for attempt in read_state(tmp_path).attempts] == [0, 1]
+
+
+def test_node_waits_while_the_first_one_makes_a_checkpoint_fit(tmp_path: Path) -> None:
+    """The first node comes long after the other's time to meet would have passed."""
+    numbers: dict[int, int | None] = {}
+    first = SharedFolder(tmp_path, node_rank=0, nodes=2, meeting_s=60.0)
+    second = SharedFolder(tmp_path, node_rank=1, nodes=2, meeting_s=3.0)
+    mark = tmp_path / CONVERTING
+    mark.touch()
+    other = threading.Thread(target=lambda: numbers.update({1: second.meet(lambda: 0)}))
+    other.start()
+    for beat in range(1, 9):
+        time.sleep(1.0)
+        os.utime(mark, ns=(beat, beat))
+    mark.unlink()
+    numbers[0] = first.meet(lambda: 7)
+    other.join(timeout=60)
+    assert numbers == {0: 7, 1: 7}
+
+
+def test_mark_of_a_conversion_that_was_killed_holds_nobody_up(tmp_path: Path) -> None:
+    (tmp_path / CONVERTING).touch()
+    assert SharedFolder(tmp_path, node_rank=1, nodes=2, meeting_s=0.1).meet(lambda: 1) is None
 
 
 def test_nodes_that_share_no_folder_do_not_find_each_other(tmp_path: Path) -> None:
