@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -67,7 +68,7 @@ def make_token_file(order: Order) -> dict[str, Any]:
     identity = _identity(order, token_bytes)
     place = _place_of(part, note, identity, token_bytes)
     resumed = place.tokens
-    with part.open("r+b" if part.exists() else "w+b") as output:
+    with _kept_where_of_use(part, note, order.files), part.open("r+b" if part.exists() else "w+b") as output:
         output.truncate(place.tokens * token_bytes)
         output.seek(0, os.SEEK_END)
         progress = _Progress(order.files, place)
@@ -100,6 +101,27 @@ def make_token_file(order: Order) -> dict[str, Any]:
         "separates_documents": tokenizer.eos_token_id is not None,
         "resumed_after_tokens": resumed,
     }
+
+
+@contextmanager
+def _kept_where_of_use(part: Path, note: Path, files: tuple[Path, ...]) -> Iterator[None]:
+    """What was tokenized before the body failed is kept when the same order can go on from it: not where the input was
+    refused, which will be another. InputError for what the system refuses, such as a full disk."""
+    try:
+        yield
+    except InputError:
+        part.unlink(missing_ok=True)
+        note.unlink(missing_ok=True)
+        raise
+    except OSError as problem:
+        _draft_of(note).unlink(missing_ok=True)
+        if not note.exists():
+            part.unlink(missing_ok=True)
+        raise InputError(
+            f"cannot read {problem.filename}" if problem.filename in map(str, files) else f"cannot write {part}",
+            why=(problem.strerror or str(problem)).lower(),
+            fix="mend that and run it again, which goes on from what is kept; or name another place with --out",
+        ) from problem
 
 
 def _refuse_unwritable(out: Path) -> None:
@@ -174,16 +196,20 @@ def _place_of(part: Path, note: Path, identity: str, token_bytes: int) -> Place:
         return Place()
     try:
         kept = json.loads(note.read_text(encoding="utf-8"))
-    except json.JSONDecodeError:
+        if kept["identity"] != identity:
+            return Place()
+        place = Place(**kept["place"])
+    except (ValueError, TypeError, KeyError):  # none of ours: begin
         return Place()
-    if kept.get("identity") != identity:
-        return Place()
-    place = Place(**kept["place"])
     return place if part.stat().st_size >= place.tokens * token_bytes else Place()
 
 
+def _draft_of(note: Path) -> Path:
+    return note.with_suffix(".draft")
+
+
 def _write_note(note: Path, identity: str, place: Place) -> None:
-    draft = note.with_suffix(".draft")
+    draft = _draft_of(note)
     plain = {name: getattr(place, name) for name in place.__dataclass_fields__}
     draft.write_text(json.dumps({"identity": identity, "place": plain}), encoding="utf-8")
     draft.replace(note)
@@ -204,7 +230,7 @@ def _batches(order: Order, place: Place) -> Iterator[tuple[list[Text], tuple[int
         offset = place.offset if number == place.file else 0
         texts: list[Text] = []
         size, end = 0, offset
-        for text, end in _documents(path, offset, field=order.field):
+        for text, end in _named(_documents(path, offset, field=order.field), path):
             texts.append(text)
             size += len(text.text)
             if size >= BATCH_BYTES:
@@ -212,6 +238,15 @@ def _batches(order: Order, place: Place) -> Iterator[tuple[list[Text], tuple[int
                 texts, size = [], 0
         if texts:
             yield texts, (number, end)
+
+
+def _named(documents: Iterator[tuple[Text, int]], path: Path) -> Iterator[tuple[Text, int]]:
+    """The same; what the system refuses names the file."""
+    try:
+        yield from documents
+    except OSError as problem:
+        problem.filename = str(path)
+        raise
 
 
 def _documents(path: Path, offset: int, *, field: str) -> Iterator[tuple[Text, int]]:
@@ -289,12 +324,10 @@ def _field_of(line: bytes, field: str, *, place: str) -> str:
         return ""
     try:
         value = json.loads(line)
-    except ValueError as problem:  # the column is the line's own: the place names the line
-        why = problem.msg if isinstance(problem, json.JSONDecodeError) else "it is not UTF-8 text"
-        column = f" (column {problem.colno})" if isinstance(problem, json.JSONDecodeError) else ""
+    except (ValueError, RecursionError) as problem:
         raise InputError(
             f"{place}: the line holds no text under {field!r}",
-            why=f"it is no JSON: {why}{column}",
+            why=_why_no_json(problem),
             fix="each line is a JSON object with the text under one key",
         ) from problem
     if not isinstance(value, dict) or field not in value:
@@ -307,7 +340,23 @@ def _field_of(line: bytes, field: str, *, place: str) -> str:
     text = value[field]
     if not isinstance(text, str):
         raise InputError(f"{place}: {field!r} is no text", why=f"it is a {type(text).__name__}", fix="use --field")
+    try:
+        text.encode()
+    except UnicodeEncodeError as problem:
+        raise InputError(
+            f"{place}: {field!r} is no Unicode text",
+            why=f"character {problem.start + 1} is half of a surrogate pair ({text[problem.start]!a})",
+            fix="write the character whole, or leave the line out",
+        ) from problem
     return text
+
+
+def _why_no_json(problem: Exception) -> str:
+    if isinstance(problem, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(problem, json.JSONDecodeError):  # the column is the line's own: the place names the line
+        return f"it is no JSON: {problem.msg} (column {problem.colno})"
+    return "it is no JSON: " + ("it is not UTF-8 text" if isinstance(problem, UnicodeDecodeError) else str(problem))
 
 
 def _tokenize(tokenizer: Any, texts: list[Text]) -> np.ndarray:

@@ -185,3 +185,47 @@ def test_json_file_is_jsonl_or_refused_by_its_content(tokenizer: Path, tmp_path:
         (tmp_path / "whole.json").write_text(content)
         with pytest.raises(InputError, match="is no JSONL"):
             make_token_file(order([tmp_path / "whole.json"], tokenizer, tmp_path / "w.bin"))
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('{"text": "\\ud800"}', "surrogate"),
+        ("[" * 200_000, "nested too deeply"),
+        ('{"text": ' + "9" * 5000 + "}", "digits"),
+    ],
+)
+def test_refused_line_is_named_and_leaves_nothing(
+    tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, words: str
+) -> None:
+    monkeypatch.setattr(tokens, "BATCH_BYTES", 1)  # what comes before was written and noted
+    source = tmp_path / "a.jsonl"
+    source.write_text('{"text": "fine"}\n' + line + "\n")
+    with pytest.raises(InputError, match=r"a\.jsonl, line 2: ") as refused:
+        make_token_file(order([source], tokenizer, tmp_path / "t.bin"))
+    assert words in refused.value.why
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+@pytest.mark.parametrize("written", [0, 1])
+def test_full_disk_is_refused_and_what_was_noted_is_kept(
+    tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    monkeypatch.setattr(tokens, "BATCH_BYTES", 1)
+    source = tmp_path / "a.jsonl"
+    source.write_text('{"text": "one"}\n{"text": "two"}\n')
+    synced = []
+
+    def full(_descriptor: int) -> None:
+        synced.append(1)
+        if len(synced) > written:
+            raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tokens.os, "fsync", full)
+        with pytest.raises(InputError, match=r"cannot write .*t\.bin\.part") as refused:
+            make_token_file(order([source], tokenizer, tmp_path / "t.bin"))
+    assert "no space left" in refused.value.why
+    assert (tmp_path / "t.bin.part").exists() == bool(written)
+    made = make_token_file(order([source], tokenizer, tmp_path / "t.bin"))
+    assert (made["resumed_after_tokens"] > 0, made["documents"]) == (bool(written), 2)
