@@ -15,9 +15,10 @@ from planner.cli.document_view import document_view
 from planner.cli.problems import error_document
 from planner.cli.session import JsonFlag, QuietFlag, run_verb
 from planner.cli.tables import new_table
-from planner.errors import InputError, PromiseBroken
+from planner.errors import PromiseBroken
 from planner.report import ReportInput, build_document, render_report_html, render_report_markdown
 from planner.report.units import format_fraction, format_named, heading_of, plural
+from planner.rundir import write_whole
 from planner.spec.codec import to_plain
 from planner.spec.kinds import Launcher
 
@@ -95,7 +96,7 @@ def report(
     with run_verb(context, as_json=as_json, quiet=quiet) as session:
         content = session.use_cases.load_report(plan_dir)
         if out is not None:
-            _write(out, _rendered(content, format))
+            write_whole(out, _rendered(content, format).encode("utf-8"))
             session.print(Text(f"wrote {out}"))
             session.print_essential(str(out))
         elif session.is_terminal and format is ReportFormat.TEXT:
@@ -107,15 +108,6 @@ def report(
 
 def _rendered(content: ReportInput, format: ReportFormat) -> str:
     return render_report_html(content) if format is ReportFormat.HTML else render_report_markdown(content)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as problem:
-        raise InputError(
-            f"cannot write {path}", why=problem.strerror or str(problem), fix="name a file in a folder that exists"
-        ) from None
 
 
 def _verify_table(result: VerifyResult) -> Table:

@@ -15,13 +15,17 @@ from planner.rundir.problems import explain_os_error
 
 
 def write_whole(path: Path, content: bytes, *, executable: bool = False) -> None:
-    """Put `content` at `path`, whole or not at all; the parent folder must exist.
+    """Put `content` at `path`, whole or not at all; the parent folder must exist. What is there and no file (a pipe,
+    `/dev/stdout`) is written to, not replaced.
 
     Permissions follow the umask. Raises InputError when the system refuses (full, read-only, no permission); the
     temporary file is then removed and the old content stands.
     """
     temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(6)}")
     try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+            return
         try:
             _write_new(temporary, content, mode=0o777 if executable else 0o666)
             temporary.replace(path)

@@ -17,12 +17,14 @@ from planner.rundir.filesystem import network_filesystem
 from planner.rundir.lock import FolderLock
 from planner.rundir.plan_file import parse_plan, refuse_newer_format, render_plan
 from planner.rundir.problems import explain_os_error, is_folder, is_there
+from planner.rundir.reading import open_regular, read_regular
 from planner.rundir.trials_file import append_trial, read_trials
 from planner.spec._record import record
 from planner.spec.plan import PLAN_FORMAT, Plan
 from planner.spec.trial import TrialRecord
 
 _MAX_TEXT_BYTES = 64 * 1024 * 1024
+_MAX_IDENTITY_BYTES = 64 * 1024
 
 
 @record
@@ -114,9 +116,7 @@ class RunDir:
         """The text of a file of the folder. Raises InputError when it is missing, unreadable, huge or not text."""
         path = self.file(name)
         try:
-            if path.stat().st_size > _MAX_TEXT_BYTES:
-                raise InputError(f"{path} is too large", why="no file of a plan is", fix="plan again into a new folder")
-            return path.read_text(encoding="utf-8")
+            return read_regular(path, max_bytes=_MAX_TEXT_BYTES).decode("utf-8")
         except FileNotFoundError:
             raise InputError(
                 f"{self.path} has no {name}",
@@ -132,11 +132,11 @@ class RunDir:
         """At most the last `most` bytes of a file under `logs/`, as text (what is no UTF-8 replaced); "" where there is
         none that can be read: logs are for people, and no plan fails for want of one."""
         try:
-            with self.file(f"{names.LOGS_DIR}/{name}").open("rb") as file:
+            with os.fdopen(open_regular(self.file(f"{names.LOGS_DIR}/{name}")), "rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(size - most, 0))
                 return file.read().decode("utf-8", errors="replace")
-        except (OSError, ValueError):
+        except (OSError, ValueError, InputError):
             return ""
 
     def append_trial(self, trial: TrialRecord) -> None:
@@ -239,7 +239,7 @@ def _read_identity(path: Path) -> _Identity | None:
     hidden = path / names.IDENTITY
     try:
         if hidden.exists():
-            return _parse_identity(hidden.read_bytes()[:65536], hidden)
+            return _parse_identity(read_regular(hidden, max_bytes=_MAX_IDENTITY_BYTES), hidden)
         if not (path / names.PLAN).is_file():
             return None
     except OSError as problem:

@@ -15,8 +15,11 @@ from typing import Any
 from planner.errors import InputError
 from planner.rundir.atomic import flush_folder, write_all
 from planner.rundir.problems import explain_os_error
+from planner.rundir.reading import read_regular
 from planner.spec.codec import DecodeError, from_plain, to_plain
 from planner.spec.trial import TrialRecord
+
+_MAX_BYTES = 1024**3  # a line is some kilobytes: a million trials
 
 
 def append_trial(path: Path, trial: TrialRecord) -> None:
@@ -77,7 +80,7 @@ def read_trials(path: Path) -> tuple[TrialRecord, ...]:
     Raises InputError, naming the line, for a line in the middle that is not a trial, or a number that comes twice.
     """
     try:
-        content = path.read_bytes()
+        content = read_regular(path, max_bytes=_MAX_BYTES)
     except FileNotFoundError:
         return ()
     except OSError as problem:

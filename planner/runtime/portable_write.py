@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 import os
+import pickle
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
+from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+from deepspeed.runtime.zero.config import ZeroStageEnum
+from deepspeed.utils.tensor_fragment import fragment_address
 
 from planner.errors import InputError
 from planner.runtime.checkpoint_files import (
@@ -30,6 +34,10 @@ from planner.runtime.checkpoint_files import (
     write_record,
 )
 from planner.runtime.shards import copy_part
+
+# What a file of DeepSpeed 0.19.8 holds beside tensors and plain values (torch's get_unsafe_globals_in_checkpoint).
+_DEEPSPEED_OBJECTS = (DynamicLossScaler, LossScaler, ZeroStageEnum, fragment_address)
+_MAX_WORDS = 300
 
 
 def write_portable(directory: Path, name: str, manifest: Manifest, target: Path) -> None:
@@ -76,11 +84,16 @@ def _by_file(ranks: Iterable[RankParts]) -> dict[str, list[_Wanted]]:
 
 
 def _load(directory: Path, name: str, file: str) -> Any:
-    """A file of DeepSpeed, mapped. It holds pickled objects of DeepSpeed's own, so it is read as DeepSpeed reads it."""
+    """A file of DeepSpeed, mapped. Of Python's objects only those that DeepSpeed itself writes are made: a checkpoint
+    may come from elsewhere, and any other object in it could run code when it is made."""
     try:
-        return torch.load(directory / name / file, map_location="cpu", mmap=True, weights_only=False)
+        with torch.serialization.safe_globals([*_DEEPSPEED_OBJECTS]):
+            return torch.load(directory / name / file, map_location="cpu", mmap=True, weights_only=True)
     except FileNotFoundError:
         raise damaged(directory, name, f"its file {file} is missing") from None
+    except pickle.UnpicklingError as problem:
+        why = f"{file} holds something else than tensors and DeepSpeed's own objects: {str(problem)[:_MAX_WORDS]}"
+        raise damaged(directory, name, why) from None
     except Exception as problem:  # whatever torch and pickle raise: the file is not what was written
         raise damaged(directory, name, f"{file}: {type(problem).__name__}: {problem}") from None
 

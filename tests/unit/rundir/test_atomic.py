@@ -85,3 +85,15 @@ def test_write_whole_killed_at_random_moments_is_old_or_new(tmp_path: Path) -> N
         child.send_signal(signal.SIGKILL)
     content = target.read_bytes()
     assert len(content) == 200_000 and len(set(content)) == 1
+
+
+def test_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_whole(pipe, b"content")
+        assert os.read(reader, 100) == b"content"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()

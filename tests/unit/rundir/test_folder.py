@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -153,3 +154,21 @@ def test_read_text_of_binary_is_an_input_error(tmp_path: Path) -> None:
     run_dir.file(names.JOB).write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="not text"):
         run_dir.read_text(names.JOB)
+
+
+@pytest.mark.parametrize("target", ["/dev/zero", "pipe"])
+@pytest.mark.parametrize("name", [names.PLAN, names.TRIALS, names.IDENTITY])
+def test_pipes_and_devices_in_the_place_of_files_are_refused_at_once(tmp_path: Path, name: str, target: str) -> None:
+    folder = RunDir.create(tmp_path / "plan", "hash").path
+    os.mkfifo(tmp_path / "pipe")
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(tmp_path / target)
+    with pytest.raises(InputError, match="is not an ordinary file"):
+        run_dir = RunDir.open(folder)
+        run_dir.read_plan() if name == names.PLAN else run_dir.read_trials()
+
+
+def test_log_that_is_a_pipe_has_no_end(tmp_path: Path) -> None:
+    run_dir = RunDir.create(tmp_path / "plan", "hash")
+    os.mkfifo(run_dir.log_file(0))
+    assert run_dir.read_log_end(run_dir.log_file(0).name, most=100) == ""

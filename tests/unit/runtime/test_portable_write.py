@@ -117,3 +117,23 @@ def test_write_portable_of_a_checkpoint_that_cannot_be_taken_apart_says_why(tmp_
     with pytest.raises(InputError, match="cannot be converted") as caught:
         write_portable(tmp_path, NAME, MANIFEST, tmp_path / "target")
     assert "Muon" in caught.value.why
+
+
+class _Deed:
+    """Runs code when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Path.touch, (self.path,))
+
+
+def test_object_that_would_run_code_is_refused_and_does_not_run(tmp_path: Path) -> None:
+    save(tmp_path)
+    file = tmp_path / NAME / "rank_0.pt"
+    torch.save(torch.load(file) | {"evil": _Deed(tmp_path / "ran")}, file)
+    with pytest.raises(InputError, match="is damaged") as caught:
+        write_portable(tmp_path, NAME, MANIFEST, tmp_path / "target")
+    assert "something else than tensors" in caught.value.why
+    assert not (tmp_path / "ran").exists()
