@@ -2,6 +2,9 @@
 @@{header}
 set -euo pipefail
 
+# A name from outside is meant from where the caller stands.
+if [[ -n ${HOSTFILE:-} && $HOSTFILE != /* ]]; then HOSTFILE=$PWD/$HOSTFILE; fi
+
 @@{plan_dir}
 
 HOSTFILE=${HOSTFILE:-$PLAN_DIR/hostfile}

@@ -48,7 +48,9 @@ def plan(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the trials already in the plan folder.")] = False,
     storage: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="An Optuna storage, or env:NAME of a variable; default SQLite here."),
+        typer.Option(
+            metavar="URL", help="An Optuna storage (env:NAME: from that variable); default SQLite in the plan folder."
+        ),
     ] = None,
     pin: Annotated[
         str | None,

@@ -174,6 +174,9 @@ def test_deepspeed_launcher_on_nodes_asks_for_a_host_file_and_forwards_the_envir
     assert call["argv"][2:5] == [f"--hostfile={plan}/hostfile", "--num_nodes=2", "--num_gpus=2"]
     forwarded = Path(call["env"]["DS_ENV_FILE"]).read_text().splitlines()
     assert forwarded == ["OMP_NUM_THREADS=1", "DS_ACCELERATOR=cuda", "NAME=a b"]
+    (tmp_path / "alive").write_text("node7 slots=2\nnode9 slots=2\n")  # named from where the caller stands
+    machine.run(script, cwd=tmp_path, HOSTFILE="alive")
+    assert machine.take_calls()[0]["argv"][2] == f"--hostfile={tmp_path}/alive"
     plan.rename(tmp_path / "a plan")
     refused = machine.run(tmp_path / "a plan/launch.sh")
     assert refused.returncode == 2 and "without quoting" in refused.stderr

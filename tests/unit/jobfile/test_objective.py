@@ -66,7 +66,9 @@ def test_deadline_as_a_duration(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "objective", ["{deadline: 30d}", "{deadline: 2027-03-01, start: 2027-02-01}", "cost"], ids=["time", "day", "word"]
+    "objective",
+    ["{deadline: 1.1h}", "{deadline: 36500d}", "{deadline: 30d}", "{deadline: 2027-03-01, start: 2027-02-01}", "cost"],
+    ids=["fraction", "century", "time", "day", "word"],
 )
 def test_job_of_the_plan_folder_is_the_same_job(tmp_path: Path, objective: str) -> None:
     cluster = "mtbf_hours: 900, checkpoint_write_gb_per_s: 5, price_per_gpu_hour: {per_hour: 2, currency: EUR}"
