@@ -151,7 +151,7 @@ class OutOfMemory:
 
 @record
 class HostOutOfMemory:
-    """The kernel, or the host's allocator, refused memory (exit by signal 9 without our own kill)."""
+    """The kernel, or the host's allocator, refused memory (exit by signal 9 that the kernel counted as such)."""
 
     rank: int
     phase: Phase

@@ -38,6 +38,10 @@ from planner.spec.worker import RankEnd, RankFailure, TrialEnd
 from planner.trial.logs import TAIL_BYTES
 
 _THREAD_REFUSED = "Resource temporarily unavailable"  # under a memory limit a thread's stack could not be had
+_KILLED = (
+    "killed by signal 9, which is what the kernel does when host memory is short; no such kill was counted, so the "
+    "program itself or somebody else may have sent it"
+)
 _LOADER_GAVE_UP = 127  # the exit code of glibc's loader when it cannot have memory for a library or a thread
 
 
@@ -114,9 +118,10 @@ def _cause_of(rank: RankEnd, facts: TrialFacts) -> _Cause:
 
 
 def _cause_of_silent_death(rank: RankEnd, facts: TrialFacts) -> _Cause:
-    if rank.exit_code == -signal.SIGKILL:
-        return _Cause.HOST_MEMORY
     tail = facts.log_tails[rank.rank]
+    if rank.exit_code == -signal.SIGKILL:  # no proof by itself: a script, a person or a batch system sends it too
+        short = facts.kernel_oom_kills > 0 or says_host_memory_ran_out(tail)
+        return _Cause.HOST_MEMORY if short else _Cause.OTHER
     if rank.exit_code in (-signal.SIGABRT, _LOADER_GAVE_UP) and _host_refused(tail, facts.task):
         return _host_or_limit(facts.task)
     if rank.exit_code == -signal.SIGABRT and says_device_memory_ran_out(tail):
@@ -152,11 +157,9 @@ def _failure(rank: RankEnd, cause: _Cause, facts: TrialFacts) -> Outcome:
 
 
 def _evidence(rank: RankEnd, facts: TrialFacts) -> str:
-    if rank.exit_code != -signal.SIGKILL:
+    if rank.exit_code != -signal.SIGKILL or not facts.kernel_oom_kills:
         return ""
-    if facts.kernel_oom_kills > 0:
-        return f"\n[trial] the kernel's out-of-memory killer ended {facts.kernel_oom_kills} process(es) meanwhile\n"
-    return "\n[trial] killed by signal 9; the kernel counted no out-of-memory kill, so somebody else may have sent it\n"
+    return f"\n[trial] the kernel's out-of-memory killer ended {facts.kernel_oom_kills} process(es) meanwhile\n"
 
 
 def _out_of_memory(rank: RankEnd, facts: TrialFacts) -> OutOfMemory:
@@ -229,6 +232,8 @@ def _as_text(failure: RankFailure | None) -> str:
 def _how_it_ended(exit_code: int) -> str:
     if exit_code >= 0:
         return f"the process ended with exit code {exit_code} and left no report"
+    if exit_code == -signal.SIGKILL:
+        return _KILLED
     try:
         return f"ended by signal {-exit_code} ({signal.Signals(-exit_code).name})"
     except ValueError:  # a real-time signal has no name

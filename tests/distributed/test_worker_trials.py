@@ -18,7 +18,6 @@ from planner.spec import (
     Crashed,
     DeviceKind,
     Diverged,
-    HostOutOfMemory,
     Measured,
     OutOfMemory,
     Phase,
@@ -199,13 +198,13 @@ def test_loss_that_is_not_a_number_is_divergence(pool: WarmPool, tmp_path: Path)
     assert len(outcome.losses) == 2
 
 
-def test_rank_killed_by_a_stranger_is_host_out_of_memory(pool: WarmPool, tmp_path: Path) -> None:
+def test_rank_killed_by_a_stranger_is_a_crash_with_its_signal(pool: WarmPool, tmp_path: Path) -> None:
     task = make_task(user_module("killed_on_last_rank"), data_parallel_size=2)
     began_s = time.monotonic()
     outcome = pool.run(task, timeout_s=LIMIT_S, log_path=tmp_path / "killed.log")
     assert time.monotonic() - began_s < 15
-    assert isinstance(outcome, HostOutOfMemory), outcome
-    assert outcome.rank == 1
+    assert isinstance(outcome, Crashed), outcome
+    assert (outcome.rank, outcome.exit_code) == (1, -9)
     _run_good_trial(pool, tmp_path)
 
 

@@ -165,15 +165,26 @@ def test_abort_without_a_word_of_memory_is_a_crash() -> None:
     assert outcome.exit_code == -6
 
 
-@pytest.mark.parametrize(
-    ("kills", "words"), [(1, "out-of-memory killer ended 1"), (0, "counted no out-of-memory kill")]
-)
-def test_signal_9_that_the_worker_did_not_send_is_the_hosts_memory(kills: int, words: str) -> None:
+def test_signal_9_that_the_kernel_counted_is_the_hosts_memory() -> None:
     lost = raised(0, "RuntimeError", messages.GLOO_CLOSED, at_s=9.99)
-    outcome = classify_trial(make_facts(lost, died(1, exit_code=-9), kernel_oom_kills=kills))
+    outcome = classify_trial(make_facts(lost, died(1, exit_code=-9), kernel_oom_kills=1))
     assert isinstance(outcome, HostOutOfMemory)
     assert (outcome.rank, outcome.phase) == (1, Phase.FORWARD)
-    assert words in outcome.log_tail
+    assert "out-of-memory killer ended 1" in outcome.log_tail
+
+
+def test_signal_9_after_words_of_short_host_memory_is_the_hosts_memory() -> None:
+    tails = ("", messages.CPU_ALLOCATOR)
+    outcome = classify_trial(make_facts(ended_by_worker(0), died(1, exit_code=-9), log_tails=tails))
+    assert isinstance(outcome, HostOutOfMemory)
+
+
+def test_signal_9_without_a_sign_of_short_memory_is_a_crash_that_names_the_chance() -> None:
+    lost = raised(0, "RuntimeError", messages.GLOO_CLOSED, at_s=9.99)
+    outcome = classify_trial(make_facts(lost, died(1, exit_code=-9)))
+    assert isinstance(outcome, Crashed)
+    assert (outcome.rank, outcome.phase, outcome.exit_code) == (1, Phase.FORWARD, -9)
+    assert "killed by signal 9, which is what the kernel does when host memory is short" in outcome.message
 
 
 def test_segmentation_fault_is_a_crash_with_its_signal() -> None:
