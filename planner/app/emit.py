@@ -34,7 +34,8 @@ def emit_plan(
         return _write_elsewhere(run_dir, out_dir, plan=replace(plan, launcher=chosen), job=job)
     script = names.LAUNCH if chosen is plan.launcher else f"{names.LAUNCH_DIR}/{chosen.value}.sh"
     with run_dir.locked():
-        return write_files(run_dir, launch_files(job, plan.candidate, script=script))
+        trained = _as_trained(job, run_dir.read_text(names.TASK))
+        return write_files(run_dir, launch_files(trained, plan.candidate, script=script))
 
 
 def _planned_job(run_dir: RunDir, overrides: tuple[str, ...]) -> JobSpec:
@@ -50,6 +51,14 @@ def _planned_job(run_dir: RunDir, overrides: tuple[str, ...]) -> JobSpec:
 
 def _with_launcher(job: JobSpec, launcher: Launcher | None) -> JobSpec:
     return replace(job, launch=replace(job.launch, launcher=launcher or job.launch.launcher))
+
+
+def _as_trained(job: JobSpec, task_text: str) -> JobSpec:
+    """The job with the checkpoint folder that the plan's task names, for a launcher that has to know where it lies."""
+    if job.launch.launcher is not Launcher.KUBERNETES or not job.training.checkpoint_dir:
+        return job
+    told = str(json.loads(task_text)["training"]["checkpoint_dir"])
+    return replace(job, training=replace(job.training, checkpoint_dir=told))
 
 
 def _run_files(plan: Plan) -> tuple[str, ...]:
@@ -77,7 +86,7 @@ def _write_elsewhere(run_dir: RunDir, out_dir: Path, *, plan: Plan, job: JobSpec
     files = (
         *(EmittedFile(path=name, text=_text_elsewhere(run_dir, name)) for name in _run_files(plan)),
         EmittedFile(path=names.JOB, text=dump_job(job)),
-        *launch_files(job, plan.candidate, script=names.LAUNCH),
+        *launch_files(_as_trained(job, _text_elsewhere(run_dir, names.TASK)), plan.candidate, script=names.LAUNCH),
     )
     target = RunDir.create(out_dir, run_dir.job_hash)
     with target.locked():

@@ -42,6 +42,7 @@ from planner.spec import (
     Candidate,
     Fallback,
     JobSpec,
+    Launcher,
     OutOfMemory,
     Plan,
     SearchSummary,
@@ -125,7 +126,10 @@ def conversion_script(job: JobSpec, candidate: Candidate) -> EmittedFile:
 def portable_job(job: JobSpec, plan_dir: Path, *, folder: str = "") -> JobSpec:
     """The job as the trainer, which starts in the plan folder (or a `folder` in it), is told of it: checkpoints that
     lie inside the plan folder are named from there, so that they go where it goes. Any other place keeps its absolute
-    name."""
+    name, and so does every place on Kubernetes, whose pods see the plan folder read-only and checkpoints on a volume.
+    """
+    if job.launch.launcher is Launcher.KUBERNETES and not job.launch.command:
+        return job
     checkpoints = Path(os.path.normpath(job.training.checkpoint_dir))
     if not job.training.checkpoint_dir or not checkpoints.is_relative_to(plan_dir.resolve()):
         return job

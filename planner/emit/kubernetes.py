@@ -7,7 +7,9 @@ script makes from the plan folder: they exist once, and nothing of them passes t
 
 from __future__ import annotations
 
+import os
 import shlex
+from pathlib import PurePosixPath
 
 import yaml
 
@@ -18,14 +20,18 @@ from planner.emit.kubernetes_options import JOBSET, KubernetesOptions, kubernete
 from planner.emit.program import Program
 from planner.emit.shell import environment_text, fill_skeleton, header, plan_dir_text
 from planner.emit.topology import NodeShape
+from planner.errors import NotExpressible
 from planner.spec import Candidate, JobSpec
 
 
 def render_kubernetes(
     job: JobSpec, candidate: Candidate, paths: LaunchPaths, *, shape: NodeShape, program: Program
 ) -> tuple[EmittedFile, ...]:
-    """`launch.sh`, which applies, what a pod runs, and `launch/kubernetes.yaml`. Raises InputError without an image."""
+    """`launch.sh`, which applies, what a pod runs, and `launch/kubernetes.yaml`. Raises InputError without an image,
+    NotExpressible where checkpoints would not outlive the pod."""
     options = kubernetes_options(job)
+    if program.in_plan_dir:
+        _require_saved(job.training.checkpoint_dir, options)
     opening = header(job, candidate, paths, start=f"bash {shlex.quote(paths.script)}, which applies the manifest")
     script = fill_skeleton(
         "kubernetes.sh",
@@ -49,6 +55,30 @@ def render_kubernetes(
         EmittedFile(path=paths.script, text=script, executable=True),
         EmittedFile(path="launch/kubernetes-pod.sh", text=pod_script, executable=True),
         EmittedFile(path="launch/kubernetes.yaml", text=f"{opening}\n{manifest}"),
+    )
+
+
+def _require_saved(folder: str, options: KubernetesOptions) -> None:
+    """Pods see the plan folder as a config map, which nothing can be written into, and their own disk goes with them:
+    checkpoints need a volume. Of volumes inside one another the innermost holds the folder."""
+    if not folder:
+        return
+    place = PurePosixPath(os.path.normpath(folder))
+    over = [volume for volume in options.volumes if place.is_relative_to(os.path.normpath(volume.path))]
+    innermost = max(over, key=lambda volume: len(PurePosixPath(os.path.normpath(volume.path)).parts), default=None)
+    if innermost is not None and not innermost.read_only:
+        return
+    if innermost is not None:
+        why = f"kubernetes.volumes mounts {innermost.path} read-only"
+    elif place.is_absolute():
+        why = "no volume of kubernetes.volumes holds this folder, so it would be lost with the pod"
+    else:
+        why = "it lies inside the plan folder, which the pods see read-only, as a config map"
+    raise NotExpressible(
+        f"checkpoints in {folder} cannot be saved by pods",
+        why=why,
+        fix="plan with training.checkpoint.folder inside a writable volume: kubernetes.volumes: claim:/checkpoints and "
+        "training.checkpoint.folder: /checkpoints/run",
     )
 
 

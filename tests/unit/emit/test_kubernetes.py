@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from planner.emit import render_launch
-from planner.errors import InputError
+from planner.errors import InputError, NotExpressible
 from planner.spec import Launcher, LaunchSpec
 from tests.unit.emit.fakes import FakeMachine
 from tests.unit.emit.kubernetes_schema import JOBSET, PYTORCH_JOB, problems
@@ -91,6 +91,31 @@ def test_jobset_is_one_indexed_job_whose_pods_are_the_nodes(tmp_path: Path) -> N
     (call,) = machine.take_calls()
     assert {"--node-rank=2", "--master-addr=big-run-node-0-0.big-run", "--nnodes=4"} <= set(call["argv"]), done.stderr
     assert call["argv"][-1] == "--resume"  # a pod that is started again goes on
+
+
+@pytest.mark.parametrize(
+    ("folder", "volumes", "why"),
+    [
+        ("checkpoints", "work:/work", "inside the plan folder"),
+        ("/home/me/plan/checkpoints", "work:/work", "no volume"),
+        ("/workspace/run", "work:/work", "no volume"),
+        ("/work/../other", "work:/work", "no volume"),
+        ("/data/run", "data:/data:ro", "read-only"),
+        ("/data/fixed/run", "data:/data,fixed:/data/fixed:ro", "read-only"),
+    ],
+)
+def test_checkpoints_that_would_not_outlive_the_pod_are_refused(folder: str, volumes: str, why: str) -> None:
+    with pytest.raises(NotExpressible, match="cannot be saved by pods") as caught:
+        files_of(checkpoints=folder, image="a", volumes=volumes)
+    assert why in caught.value.why and "kubernetes.volumes" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("folder", "volumes"),
+    [("", ""), ("/work/run", "work:/work/"), ("/work", "work:/work"), ("/a/b/run", "a:/a:ro,b:/a/b")],
+)
+def test_checkpoints_on_a_writable_volume_are_taken(folder: str, volumes: str) -> None:
+    assert files_of(checkpoints=folder, image="a", volumes=volumes)
 
 
 @pytest.mark.parametrize(
