@@ -13,6 +13,7 @@ from planner.app.ability import Ability
 from planner.app.alike import stood_for
 from planner.app.forecast import target_of
 from planner.app.progress import OutlinedCandidate, SearchOutline
+from planner.app.trials import LAST_TRIAL_ALLOWANCE_S
 from planner.app.uneven import UnevenRow, price_uneven, stands_on_groups, uneven_rows
 from planner.cost import REFERENCE_TRAINER, Calibration, EstimateColumns, estimate_columns, screened_out
 from planner.errors import NoFeasiblePlan
@@ -228,6 +229,7 @@ def outline_search(
     kept = np.flatnonzero(draft.worth_trying())
     first = [int(kept[row]) for row in preview.first_rows] if runs else draft.order[:NUM_SHOWN].tolist()
     longest_s = preview.longest_s if runs else 0.0
+    last_s = _last_trial_s(job, ability) if longest_s else 0.0
     return SearchOutline(
         job_name=job.model.name,
         mode=ability.mode,
@@ -239,8 +241,8 @@ def outline_search(
         num_screened=int(draft.screened.sum()),
         num_alike=int((~draft.screened & ~draft.worth_trying()).sum()),
         max_trials=preview.num_trials if runs else 0,
-        longest_s=longest_s + (VALIDATION_S if validate else 0.0),
-        longest_note=_longest_note(longest_s, timeout_s=job.trials.timeout_s, validate=validate) if runs else "",
+        longest_s=longest_s + last_s + (VALIDATION_S if validate else 0.0),
+        longest_note=_longest_note(longest_s, last_s, timeout_s=job.trials.timeout_s, validate=validate),
         num_trials_done=len(done),
         first_candidates=tuple(_outlined(draft.row(index)) for index in first),
         rejected=tuple((rejection.rule, rejection.count) for rejection in draft.space.rejections),
@@ -249,7 +251,14 @@ def outline_search(
     )
 
 
-def _longest_note(trials_s: float, *, timeout_s: float, validate: bool) -> str:
+def _last_trial_s(job: JobSpec, ability: Ability) -> float:
+    """At most of the winner's last trial (`final_trial`), which may come on top of the limits; 0: there is none."""
+    if not job.training.checkpoint_dir or job.launch.command or ability.gpu is not None:
+        return 0.0
+    return job.trials.timeout_s + LAST_TRIAL_ALLOWANCE_S
+
+
+def _longest_note(trials_s: float, final_s: float, *, timeout_s: float, validate: bool) -> str:
     """What the bound is made of: the last trial may start when the time budget ends."""
     if not trials_s:
         return ""
@@ -257,6 +266,8 @@ def _longest_note(trials_s: float, *, timeout_s: float, validate: bool) -> str:
     parts = [f"the last trial's {format_duration_limit(last_s)}"]
     if start_s:
         parts.insert(0, f"{format_duration_limit(start_s)} in which trials start")
+    if final_s:
+        parts.append(f"{format_duration_limit(final_s)} of the winner's with a checkpoint")
     if validate:
         parts.append(f"{format_duration_limit(VALIDATION_S)} of validation")
     return " + ".join(parts)

@@ -20,7 +20,7 @@ from planner.app.trials import TrialEvaluator
 from planner.report.units import format_bytes, format_seconds
 from planner.rundir import RunDir, trial_log_name
 from planner.search import SearchResult, choose_winner, memory_bytes
-from planner.spec import JobSpec, Measured, TrialRecord
+from planner.spec import JobSpec, Measured, Outcome, OutOfMemory, Phase, TrialPolicy, TrialRecord
 from planner.spec._record import record
 from planner.spec.runs import together
 
@@ -48,15 +48,20 @@ class Finals:
 
 
 def with_final_trial(result: SearchResult, finals: Finals) -> SearchResult:
-    """The result with the last trials of those that would win; as it is where there is nothing to show."""
+    """The result with the last trials of those that would win; as it is where there is nothing to show. One of them may
+    go beyond the limits of the search, more only where those leave room; what the log shows already is not run again.
+    """
     checks = checks_checkpoint(finals.job, folder=finals.run_dir.path, console=finals.console)
     if not checks and finals.profile_dir is None:
         return result
-    shown: set[str] = set()
-    for _ in range(MAX_FINALS):
+    earlier = _shown_before(result.trials)
+    shown = set(earlier) if finals.profile_dir is None else set()
+    for number in range(MAX_FINALS):
         winner = _winner(result, finals.draft)
         if winner is None or winner.key in shown:
             return result
+        if (number or earlier) and not _has_room(result.trials, finals.job.trials):
+            break
         shown.add(winner.key)
         what = " and ".join([*(["a checkpoint"] if checks else []), *(["a profile"] if finals.profile_dir else [])])
         finals.console.note(f"one more trial of {winner.key}, with {what}")
@@ -66,8 +71,27 @@ def with_final_trial(result: SearchResult, finals: Finals) -> SearchResult:
         _note_together(result.trials, winner.key, finals.console)
     winner = _winner(result, finals.draft)
     if checks and winner is not None and winner.key not in shown:
-        finals.console.note(f"whether a checkpoint of {winner.key} fits was not tried: {MAX_FINALS} others were")
+        finals.console.note(
+            f"whether a checkpoint of {winner.key} fits was not tried: {len(shown | earlier)} other candidate(s) had a "
+            "last trial, and the limits leave no more"
+        )
     return result
+
+
+def _shown_before(trials: tuple[TrialRecord, ...]) -> frozenset[str]:
+    """The candidates whose checkpoint was tried, in this run or one before, however that ended."""
+    return frozenset(trial.key for trial in trials if _tried_checkpoint(trial.outcome))
+
+
+def _tried_checkpoint(outcome: Outcome) -> bool:
+    if isinstance(outcome, Measured):
+        return any(rank.checkpoint_peak_bytes for rank in outcome.ranks)
+    return isinstance(outcome, OutOfMemory) and outcome.phase in (Phase.CHECKPOINT_SAVE, Phase.CHECKPOINT_LOAD)
+
+
+def _has_room(trials: tuple[TrialRecord, ...], policy: TrialPolicy) -> bool:
+    spent_s = sum(trial.duration_s for trial in trials)
+    return len(trials) < policy.max_trials and spent_s < policy.time_budget_s
 
 
 def checks_checkpoint(job: JobSpec, *, folder: Path, console: Progress) -> bool:

@@ -38,7 +38,14 @@ def plan(
             help="Real runs, one process standing in for a rank, none at all, or (auto) what this machine can."
         ),
     ] = None,
-    max_trials: Annotated[int | None, typer.Option(min=0, metavar="N", help="Run at most this many trials.")] = None,
+    max_trials: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Run at most this many trials; where checkpoints or a profile are asked for, one more of the winner.",
+        ),
+    ] = None,
     time_budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="Stop starting trials after this long: 90s, 10m, 1h.")
     ] = None,

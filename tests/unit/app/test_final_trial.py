@@ -14,7 +14,7 @@ from planner.app.progress import SilentProgress
 from planner.app.selection import choices_by_trials
 from planner.rundir import RunDir
 from planner.search import SearchResult
-from planner.spec import Candidate, Outcome, OutOfMemory, ParameterCounts, Phase
+from planner.spec import Candidate, Measured, Outcome, OutOfMemory, ParameterCounts, Phase
 from tests.unit.app.builders import GIB, candidates_of, draft_of, ran, result_of, trial
 
 OUT = OutOfMemory(
@@ -116,6 +116,38 @@ def test_checkpoint_is_not_tried_where_the_disk_has_no_room(tmp_path: Path) -> N
     assert checks_checkpoint(draft.job, folder=tmp_path, console=Told()) and not said
     assert not checks_checkpoint(large, folder=tmp_path, console=Told())
     assert "was not tried" in said[0]
+
+
+def limited(draft: Draft, **limits: Any) -> Draft:
+    return replace(draft, job=replace(draft.job, trials=replace(draft.job.trials, **limits)))
+
+
+def saved(step_time_s: float) -> Measured:
+    """A trial in which a checkpoint was saved and loaded."""
+    measured = ran(step_time_s)
+    return replace(measured, ranks=tuple(replace(rank, checkpoint_peak_bytes=1) for rank in measured.ranks))
+
+
+@pytest.mark.parametrize("limits", [{"max_trials": 3}, {"time_budget_s": 1.0}])
+def test_only_one_last_trial_goes_beyond_the_limits(tmp_path: Path, limits: dict[str, Any]) -> None:
+    draft = limited(draft_that_saves(tmp_path), **limits)
+    result, (fast, middle, _slow) = three(draft)
+    last = Last({fast.key: OUT, middle.key: saved(1.5)})
+    after = with_final_trial(result, finals(tmp_path, draft, last, trials=result.trials))
+    assert [key for key, *_rest in last.asked] == [fast.key]
+    again = Last({})  # what is planned once more in the same folder runs none
+    with_final_trial(after, finals(tmp_path / "again", draft, again, trials=after.trials))
+    assert again.asked == []
+
+
+def test_last_trial_that_is_in_the_log_is_not_run_again(tmp_path: Path) -> None:
+    draft = draft_that_saves(tmp_path)
+    result, (fast, *_rest) = three(draft)
+    first = Last({fast.key: saved(1.0)})
+    after = with_final_trial(result, finals(tmp_path, draft, first, trials=result.trials))
+    assert len(first.asked) == 1
+    again = Last({})
+    assert with_final_trial(after, finals(tmp_path / "again", draft, again, trials=after.trials)) is after
 
 
 @pytest.mark.parametrize("trials", [(), (0,)])
