@@ -34,7 +34,7 @@ from planner.trial.program import death_with_parent
 OUTPUT_LOG = "output.log"
 MARK = "MESHPLAN_ATTEMPT"  # in the environment of everything that an attempt starts
 MAX_LOG_BYTES = 64 << 20  # then it is set aside as output.1.log
-TAIL_BYTES = 64 << 10
+TAIL_BYTES = 256 << 10  # more than both pipes and both readers hold: what one stream said last is in it
 PIECE_BYTES = 64 << 10  # of output, read and passed on at once: what a pipe holds
 IDLE_S = 0.5  # after which the beginning of a line is shown without its end
 PERIOD_S = 0.2
