@@ -6,6 +6,7 @@ planner (`planner.trial.classify`).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from random import SystemRandom
 
 from planner.runtime.measure import read_driver_memory
 from planner.runtime.script_rank import write_script_files
@@ -26,6 +28,8 @@ from planner.spec.worker import Progress, RankEnd, RankResult, RunRequest, Trial
 
 PEER_GRACE_S = 0.7  # after the first death: peers that fail by themselves in this time say why
 STACK_DUMP_S = 0.3  # between asking a hung rank for its stack and ending it
+# Below the ports that systems give to clients (Linux: from 32768) and those of Kubernetes' nodes (from 30000).
+MEETING_PORTS = range(15_000, 30_000)
 REAP_S = 10.0  # a process that does not die of SIGKILL hangs in the kernel; nothing more can be done about it
 
 
@@ -48,7 +52,7 @@ def fork_ranks(request: RunRequest, marks: TrialMarks, *, answers_descriptor: in
     write_script_files(request.task, request.scratch_dir)
     settle_memory()
     world_size = request.task.num_processes
-    init_method = f"tcp://127.0.0.1:{_free_port()}"
+    init_method = f"tcp://127.0.0.1:{_meeting_port()}"
     sys.stdout.flush()
     sys.stderr.flush()
     pids: dict[int, int] = {}
@@ -84,10 +88,14 @@ def _num_sharing_cores(task: TrialTask) -> int:
     return task.candidate.layout.world_size if is_cpu else task.num_processes
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _meeting_port() -> int:
+    """A port that is free now and stays so until rank 0 binds it: of `MEETING_PORTS` at random, which nobody is given
+    without asking. The draw leaves Python's own generator, which the ranks inherit, as it was."""
+    for port in SystemRandom().sample(MEETING_PORTS, 100):
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("", port))
+            return port
+    raise ForkRefused(f"of 100 ports from {MEETING_PORTS[0]} to {MEETING_PORTS[-1]} none is free for the ranks to meet")
 
 
 class TrialWatch:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.integration.ports import free_port
 
 USER = "planner"
 PASSWORD = "open sesame"  # noqa: S105 - of a server that lives for one test; a space shows whether URLs are quoted
@@ -40,7 +41,7 @@ def postgres_server() -> Iterator[str]:
         secret = folder / "password"
         secret.write_text(PASSWORD)
         secret.chmod(0o644)
-        data, port = folder / "data", _free_port()
+        data, port = folder / "data", free_port()
         authentication = ["--auth=scram-sha-256", f"--username={USER}", f"--pwfile={secret}"]
         _run([str(programs / "initdb"), "--no-sync", *authentication, "-D", str(data)], user)
         command = [str(programs / "postgres"), "-D", str(data), "-p", str(port), "-c", "listen_addresses=127.0.0.1"]
@@ -72,12 +73,6 @@ def _as_user(user: pwd.struct_passwd | None) -> dict[str, object]:
 def _run(command: list[str], user: pwd.struct_passwd | None) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **_as_user(user))
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _wait_until_it_answers(programs: Path, port: int, server: subprocess.Popen[bytes], log: Path) -> None:

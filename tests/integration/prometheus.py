@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+from tests.integration.ports import free_port
 
 _START_S = 60.0
 
@@ -77,25 +78,6 @@ def prometheus_server(targets: list[str], *, rules: Path) -> Iterator[Prometheus
         finally:
             server.terminate()
             server.wait(timeout=30)
-
-
-def free_port(count: int = 1) -> int:
-    """The first of `count` ports in a row that are free now."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            first = int(probe.getsockname()[1])
-        if all(_is_free(port) for port in range(first, first + count)):
-            return first
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 def _answers(port: int, server: subprocess.Popen[bytes], log: Path) -> bool:

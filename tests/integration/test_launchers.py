@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +16,7 @@ import pytest
 from planner.emit import LaunchPaths, render_launch
 from planner.spec import DeviceKind, Launcher, LaunchSpec
 from tests.integration.cluster_fakes import fake_cluster
+from tests.integration.ports import free_port
 from tests.unit.emit.samples import make_candidate, make_job
 
 LIMIT_S = 200
@@ -46,15 +45,6 @@ distributed.barrier()
 @pytest.fixture
 def cluster(tmp_path: Path) -> dict[str, str]:
     return fake_cluster(tmp_path / "bin")
-
-
-def free_port() -> str:
-    """Below the ports that the system gives to clients: a node that waits for one of those can connect to itself."""
-    for port in random.sample(range(15_000, 30_000), 100):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return str(port)
-    raise AssertionError("no port is free")
 
 
 def plan_folder(tmp_path: Path, launcher: Launcher, *, nodes: int, plain: bool = False, start: str = "") -> Path:
@@ -123,20 +113,20 @@ def test_torchrun_of_two_nodes_meets_with_and_without_numbers(
     tmp_path: Path, cluster: dict[str, str], numbered: bool
 ) -> None:
     plan, place = plan_folder(tmp_path, Launcher.TORCHRUN, nodes=2), {"MASTER_ADDR": "127.0.0.1"}
-    place["MASTER_PORT"] = free_port()
+    place["MASTER_PORT"] = str(free_port())
     finish(*(start(plan, cluster, **place, **({"NODE_RANK": str(node)} if numbered else {})) for node in range(2)))
     assert [rank["LOCAL_RANK"] for rank in ranks_of(tmp_path)] == ["0", "0"]
 
 
 def test_deepspeed_launcher_starts_the_ranks_of_one_node(tmp_path: Path, cluster: dict[str, str]) -> None:
-    finish(start(plan_folder(tmp_path, Launcher.DEEPSPEED, nodes=1), cluster, MASTER_PORT=free_port()))
+    finish(start(plan_folder(tmp_path, Launcher.DEEPSPEED, nodes=1), cluster, MASTER_PORT=str(free_port())))
     assert [rank["LOCAL_RANK"] for rank in ranks_of(tmp_path)] == ["0", "1"]
 
 
 def test_deepspeed_launcher_on_each_of_two_nodes_reads_the_hostfile(tmp_path: Path, cluster: dict[str, str]) -> None:
     plan = plan_folder(tmp_path, Launcher.DEEPSPEED, nodes=2, plain=True)
     assert (plan / "hostfile").read_text() == "127.0.0.1 slots=1\nlocalhost slots=1\n"
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     finish(*(start(plan, cluster, **place, NODE_RANK=str(node)) for node in range(2)))
     assert [rank["LOCAL_RANK"] for rank in ranks_of(tmp_path, plain=True)] == ["0", "0"]
 
@@ -144,7 +134,7 @@ def test_deepspeed_launcher_on_each_of_two_nodes_reads_the_hostfile(tmp_path: Pa
 @pytest.mark.slow
 def test_deepspeed_launcher_reaches_two_nodes_by_pdsh(tmp_path: Path, cluster: dict[str, str]) -> None:
     plan = plan_folder(tmp_path, Launcher.DEEPSPEED, nodes=2, plain=True)
-    finish(start(plan, cluster, MASTER_PORT=free_port()))
+    finish(start(plan, cluster, MASTER_PORT=str(free_port())))
     ranks_of(tmp_path, plain=True)
 
 
@@ -153,13 +143,13 @@ def test_slurm_runs_the_batch_script_on_two_nodes(
     tmp_path: Path, cluster: dict[str, str], launcher: Launcher, local_ranks: list[str]
 ) -> None:
     plan = plan_folder(tmp_path, launcher, nodes=2)
-    finish(start(plan, cluster, MASTER_PORT=free_port()))
+    finish(start(plan, cluster, MASTER_PORT=str(free_port())))
     assert [rank["LOCAL_RANK"] for rank in ranks_of(tmp_path)] == local_ranks
 
 
 def test_plain_srun_numbers_the_ranks_of_one_node(tmp_path: Path, cluster: dict[str, str]) -> None:
     plan = plan_folder(tmp_path, Launcher.SRUN, nodes=1)
-    finish(start(plan, cluster, MASTER_PORT=free_port()))
+    finish(start(plan, cluster, MASTER_PORT=str(free_port())))
     assert [rank["LOCAL_RANK"] for rank in ranks_of(tmp_path)] == ["0", "1"]
 
 
@@ -168,7 +158,7 @@ def test_plain_srun_numbers_the_ranks_of_one_node(tmp_path: Path, cluster: dict[
 def test_accelerate_launch_is_called_once_a_node(tmp_path: Path, cluster: dict[str, str], launcher: Launcher) -> None:
     option = "accelerate launch --deepspeed_config_file {deepspeed_config} "
     plan = plan_folder(tmp_path, launcher, nodes=2, start=option)
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     if launcher is Launcher.SLURM:
         finish(start(plan, cluster, **place))
     else:

@@ -24,7 +24,8 @@ from planner.spec import DataSpec, MemoryBudget, Phase, RunPromise, RunSpec
 from tests.distributed.tasks import make_task, tiny_llama
 from tests.distributed.test_out_of_memory import write_files
 from tests.integration.commands import ROOT
-from tests.integration.prometheus import PrometheusServer, free_port, prometheus_server, server_program
+from tests.integration.ports import free_port
+from tests.integration.prometheus import PrometheusServer, prometheus_server, server_program
 
 MONITORING = ROOT / "configs" / "monitoring"
 ALERTS = MONITORING / "alerts.yaml"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from planner.rundir import RunDir
 from tests.integration.commands import ROOT
+from tests.integration.ports import free_port
 from tests.integration.running import Planner, planner_fixture
 
 planner = planner_fixture
@@ -115,16 +115,9 @@ def test_checkpoint_interval_that_is_left_to_the_plan_is_the_best_one(planner: P
     assert "interval: auto" in (tmp_path / "out" / "job.yaml").read_text().replace('"', "")
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def _run(plan_dir: Path, *, nodes: int, report: Path) -> list[float]:
     """The losses of two steps, the emitted script started once a node, each node a process group of this machine."""
-    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "PYTHONPATH": str(ROOT)}
     command = ["bash", str(plan_dir / "launch.sh"), "--steps", "2", "--no-checkpoint"]
     started = [
         subprocess.Popen(
