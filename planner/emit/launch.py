@@ -13,7 +13,7 @@ from planner.emit.agent import agent_text, meeting_agent
 from planner.emit.files import EmittedFile, LaunchPaths
 from planner.emit.hostfile import render_hostfile
 from planner.emit.kubernetes import render_kubernetes
-from planner.emit.program import Program, program_of
+from planner.emit.program import TRAINER_OPTIONS, Program, program_of
 from planner.emit.shell import environment_text, fill_skeleton, header, job_environment, plan_dir_text, python_text
 from planner.emit.slurm import render_slurm
 from planner.emit.topology import NodeShape, node_shape, stage_groups
@@ -131,9 +131,7 @@ def _deepspeed_environment(job: JobSpec) -> str:
 def _common_slots(
     job: JobSpec, candidate: Candidate, paths: LaunchPaths, shape: NodeShape, program: Program
 ) -> dict[str, str]:
-    options = (
-        " [options of python -m planner.runtime.train, such as --steps 10, or --resume]" if program.in_plan_dir else ""
-    )
+    options = f" {TRAINER_OPTIONS}" if program.in_plan_dir else ""
     place = "" if program.in_plan_dir or program.folder else ", from the folder that the script's path starts from"
     return {
         "header": header(job, candidate, paths, start=f"bash {shlex.quote(paths.script)}{options}{place}"),

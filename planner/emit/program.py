@@ -31,6 +31,9 @@ class Program:
     in_plan_dir: bool
     plain_arguments: bool  # no argument needs quoting, whatever shell reads it
     supervised: bool = False  # the supervisor knows how to start it again with less memory
+    uses_accelerate: bool = False
+    accelerate_options: str = ""
+    folder: str = ""  # where it starts, absolute; "" with `in_plan_dir`, or where the start script is called from
 
     def supervisor_words(self, nodes: int, node_rank: str) -> str:
         """What stands before the launcher on each node; `node_rank` is shell text. "" for the user's own program."""
@@ -38,10 +41,6 @@ class Program:
             return ""
         place = f"--nodes {nodes} --node-rank {node_rank} " if nodes > 1 else ""
         return f'"$PYTHON" -m planner supervise {place}"$PLAN_DIR" -- '
-
-    uses_accelerate: bool = False
-    accelerate_options: str = ""
-    folder: str = ""  # where it starts, absolute; "" with `in_plan_dir`, or where the start script is called from
 
     @property
     def torchrun_words(self) -> str:

@@ -12,7 +12,7 @@ from planner.probe.files import read_line
 from planner.probe.nvidia import GpuState, NvidiaReport, probe_nvidia
 from planner.probe.nvidia_smi import ask_program, ask_slices
 from planner.probe.pci import AMD, INTEL, NVIDIA, numa_node, pcie_link, plugged_gpus
-from planner.probe.records import GpuDetails, GpuPair, GpuSight, SeenGpu
+from planner.probe.records import GpuDetails, GpuSight, SeenGpu
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _MAKERS = ((NVIDIA, "NVIDIA"), (AMD, "AMD"))
@@ -134,9 +134,3 @@ def _unnamed(gpus: tuple[SeenGpu, ...]) -> tuple[str, ...]:
     return (
         f"the names of processes {', '.join(map(str, unnamed[:8]))}: they run outside this container or have ended",
     )
-
-
-def pair_kind(pairs: tuple[GpuPair, ...], first: int, second: int) -> str:
-    """How two GPUs are joined; "" where it is not known."""
-    wanted = {first, second}
-    return next((pair.kind for pair in pairs if {pair.first, pair.second} == wanted), "")

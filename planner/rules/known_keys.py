@@ -184,12 +184,6 @@ class DriftingDefault:
     needs: str = ""
     quiet: bool = False
 
-    @property
-    def changed_in(self) -> Version | None:
-        """The release that changed the default; None when it depends on other keys instead."""
-        steps = key_releases().defaults.get(self.path, ())
-        return _number(steps[-1][0]) if steps else None
-
 
 DRIFTING_DEFAULTS: tuple[DriftingDefault, ...] = (
     DriftingDefault(

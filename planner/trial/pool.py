@@ -20,8 +20,6 @@ from planner.rundir import explain_os_error
 from planner.spec import DeviceKind, Outcome, Phase, TrialTask
 from planner.spec.worker import (
     Message,
-    Ping,
-    Pong,
     Progress,
     RanksStarted,
     RunRequest,
@@ -36,7 +34,6 @@ from planner.trial.logs import join_logs, read_tail
 from planner.trial.worker_process import WorkerDied, WorkerProcess
 
 WORKER_GRACE_S = 20.0  # past a trial's own limit: the worker dumps stacks, ends and reaps its ranks in this time
-PING_S = 10.0
 
 OnProgress = Callable[[Phase, int], None]
 
@@ -93,17 +90,6 @@ class WarmPool:
     def wait_ready(self) -> None:
         """Wait until trials can start. Raises TrialsUnavailable, with what the worker said, when they cannot."""
         self._ready_worker()
-
-    def ping(self) -> float:
-        """Seconds the idle worker takes to answer."""
-        worker = self._ready_worker()
-        self._number += 1
-        asked_s = time.monotonic()
-        worker.send(Ping(number=self._number))
-        answer = worker.receive(timeout_s=PING_S)
-        if answer != Pong(number=self._number):
-            raise _unavailable("the trial worker does not answer", f"it said {answer!r}", worker)
-        return time.monotonic() - asked_s
 
     def run(
         self, task: TrialTask, *, timeout_s: float, log_path: Path, on_progress: OnProgress | None = None

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from planner.probe.gpus import look_at_gpus, pair_kind
+from planner.probe.gpus import look_at_gpus
 from planner.probe.nvidia_smi import parse_topology
-from planner.probe.records import GpuSight
+from planner.probe.records import GpuPair, GpuSight
 from planner.trial import probe_machine
 from tests.unit.probe.machines import DETAILS, GIB, SLICES, TOPOLOGY, cluster_node, fake_nvidia_smi, write
 
@@ -23,6 +23,12 @@ def _sight(tmp_path: Path, **given: Any) -> GpuSight:
     programs = tmp_path / "bin"
     programs.mkdir()
     return look_at_gpus(fake_nvidia_smi(programs, **given), cluster_node(tmp_path / "root"))
+
+
+def pair_kind(pairs: tuple[GpuPair, ...], first: int, second: int) -> str:
+    """How two GPUs are joined; "" where it is not known."""
+    wanted = {first, second}
+    return next((pair.kind for pair in pairs if {pair.first, pair.second} == wanted), "")
 
 
 def test_every_fact_of_nvidia_smi_is_read(tmp_path: Path) -> None:
