@@ -18,7 +18,6 @@ from planner.cli.tables import new_table
 from planner.errors import PromiseBroken
 from planner.report import ReportInput, build_document, render_report_html, render_report_markdown
 from planner.report.units import format_fraction, format_named, heading_of, plural
-from planner.rundir import write_whole
 from planner.spec.codec import to_plain
 from planner.spec.kinds import Launcher
 
@@ -96,6 +95,8 @@ def report(
     with run_verb(context, as_json=as_json, quiet=quiet) as session:
         content = session.use_cases.load_report(plan_dir)
         if out is not None:
+            from planner.rundir import write_whole  # loads what `--help` need not wait for
+
             write_whole(out, _rendered(content, format).encode("utf-8"))
             session.print(Text(f"wrote {out}"))
             session.print_essential(str(out))
