@@ -13,7 +13,7 @@ from planner.report import CandidateMap, CandidateRow, MappedCandidate
 from planner.spec import TrialRecord
 from planner.spec.columns import BoolColumn, CandidateColumns, IntColumn, candidate_at, find_row
 
-MAX_FITTING, MAX_OTHERS = 3000, 1000  # beyond what must be shown: about 1.2 MB of a report
+MAX_FITTING, MAX_OTHERS = 1200, 400  # beyond what must be shown: the eye tells no more, and each costs time
 REACH = 4.0  # what needs more than this many times the usable memory is of no interest: it is counted, not drawn
 
 
