@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -46,14 +45,31 @@ class Run:
 
 
 def run_cold(arguments: tuple[str, ...]) -> Run:
-    """Start `planner` with these arguments in a process of its own."""
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    process = subprocess.Popen([*PLANNER, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    output, _ = process.communicate()
-    wall_s = time.perf_counter() - start
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Run(wall_s=wall_s, cpu_s=cpu_s, peak_bytes=after.ru_maxrss * 1024, output=output)
+    """Start `planner` with these arguments in a process of its own.
+
+    Memory is read from the process while it runs: what the system keeps of ended children counts what their parent held
+    when it started them, too.
+    """
+    start, peak_bytes = time.perf_counter(), 0
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen([*PLANNER, *arguments], stdout=output, stderr=subprocess.DEVNULL, text=True)
+        while True:
+            ended, status, usage = os.wait4(process.pid, os.WNOHANG)
+            if ended:
+                break
+            peak_bytes = max(peak_bytes, _high_water_bytes(process.pid))
+            time.sleep(0.01)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        output.seek(0)
+        printed = output.read()
+    cpu_s = usage.ru_utime + usage.ru_stime
+    return Run(wall_s=time.perf_counter() - start, cpu_s=cpu_s, peak_bytes=peak_bytes, output=printed)
+
+
+def _high_water_bytes(pid: int) -> int:
+    """The most memory a process was resident with so far; 0 for one that has ended."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
 
 
 def plan_at_scale(folder: Path) -> Run:

@@ -70,7 +70,7 @@ def whole_name(common: Axes) -> str:
     return f"whole {common['model']} {common.get('precision', 'fp32')}"
 
 
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(900)
 def test_convert_between_layouts_loss_goes_on(tmp_path: Path) -> None:
     assert_goes_on(PAIRS, tmp_path)
 

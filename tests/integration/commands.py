@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PLANNER = (sys.executable, "-c", "import sys; from planner.cli import main; main(sys.argv[1:])")
-LIMIT_S = 180
+LIMIT_S = 270  # against hangs
 
 TINY_JOB = """\
 model: {name: tiny-llama-cpu}

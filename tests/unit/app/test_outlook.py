@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -128,4 +127,4 @@ def test_scale_job_is_planned_in_little_time_and_memory(tmp_path: Path) -> None:
     assert document["num_candidates"] >= 200_000
     assert len(document["outlook"]["by_gpus"]) > 1
     assert run.cpu_s < MOST_CPU_S
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 < 2**30 or run.peak_bytes < 2**30
+    assert 2**20 < run.peak_bytes < 2**30
