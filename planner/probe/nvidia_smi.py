@@ -120,11 +120,14 @@ def _details(values: Mapping[str, str], slices: tuple[MigSlice, ...], links: tup
     )
 
 
+_GPU_NAME = re.compile(r"GPU[0-9]{1,4}")
+
+
 def parse_topology(text: str) -> tuple[GpuPair, ...]:
     """The pairs of GPUs in the matrix of `nvidia-smi topo -m`."""
     lines = [line.split() for line in re.sub(r"\x1b\[\d*m", "", text).splitlines()]
-    heads = next(([word for word in words if word.startswith("GPU")] for words in lines if "GPU0" in words[:1]), [])
-    columns = [word[3:] for word in heads if word[3:].isdecimal()]
+    heads = next(([word for word in words if _GPU_NAME.fullmatch(word)] for words in lines if "GPU0" in words[:1]), [])
+    columns = [word[3:] for word in heads]
     pairs = []
     for words in lines:
         if not words or words[0] not in heads or len(words) <= len(columns) or words[1] in heads:

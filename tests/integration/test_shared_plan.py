@@ -15,7 +15,7 @@ from tests.integration.commands import TINY_JOB, finish, start, wait_for_line
 
 NUM_CANDIDATES = 6
 # Trials long enough, on a machine with nothing else to do, for the second planner to join in time.
-LONGER_JOB = TINY_JOB.replace("steps: 1,", "steps: 120,")
+LONGER_JOB = TINY_JOB.replace("steps: 1,", "steps: 300,").replace("timeout: 60s", "timeout: 4m")
 
 
 def _trials(folder: Path) -> list[TrialRecord]:
@@ -41,8 +41,9 @@ def test_second_planner_finishes_what_a_killed_one_began(postgres_url: str, tmp_
     assert code == 0, err
     assert "chosen" in out and "open%20sesame" not in out + err
     mine, theirs = _trials(tmp_path / "b"), _trials(tmp_path / "a")
-    assert Counter(trial.key for trial in mine) == Counter({trial.key for trial in mine})
-    assert len(mine) == NUM_CANDIDATES and len({trial.number for trial in mine}) == NUM_CANDIDATES
+    times = Counter(trial.key for trial in mine)
+    assert len(times) == NUM_CANDIDATES and len({trial.number for trial in mine}) == len(mine)
+    assert len(mine) <= NUM_CANDIDATES + 2  # a close race of the best two is run once more, nothing else twice
     kept = {(trial.key, trial.started_at_s): trial for trial in mine}
     assert theirs and all(kept[trial.key, trial.started_at_s].outcome == trial.outcome for trial in theirs)
     assert {trial.worker.rpartition("/")[2] for trial in mine} == {"a", "b"}

@@ -73,7 +73,10 @@ def test_stopped_once_keeps_what_ended_and_goes_on_later(tmp_path: Path, number:
     code, out, err = finish(_planning(tmp_path, "--resume"))
     assert code == 0, err
     after = _lines(tmp_path / "out")
-    assert after[: len(kept)] == kept and len({str(one["key"]) for one in after}) == len(after) == 3
+    assert after[: len(kept)] == kept
+    tried = [str(one["key"]) for one in after]
+    assert len(set(tried[:3])) == 3  # none of the search's is repeated; a close race may be run once more after it
+    assert set(tried[3:]) <= set(tried[:3]) and len(tried) <= 5
 
 
 def test_stopped_twice_ends_at_once(tmp_path: Path) -> None:
