@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from planner.errors import InputError
+from planner.runtime.whole_file import write_whole
 from planner.spec._record import record
 from planner.spec.checkpoint import CheckpointLayout, RunIdentity
 from planner.spec.codec import DecodeError, from_plain, to_plain
@@ -295,22 +296,12 @@ def complete_checkpoint(directory: Path, name: str) -> None:
 
 def write_latest(directory: Path, name: str) -> None:
     """Name the newest checkpoint."""
-    write_text(directory / LATEST, name)
+    write_whole(directory / LATEST, name, durable=True)
 
 
 def write_record(path: Path, value: Any) -> None:
-    """One record as JSON, whole or not at all."""
-    write_text(path, json.dumps(to_plain(value), separators=(",", ":")) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """A small file, whole or not at all, and on the disk when this returns."""
-    draft = path.with_name(f".{path.name}.draft-{os.getpid()}")
-    with draft.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    """One record as JSON, whole or not at all, and on the disk when this returns."""
+    write_whole(path, json.dumps(to_plain(value), separators=(",", ":")) + "\n", durable=True)
 
 
 def read_manifest(directory: Path, name: str) -> Manifest:

@@ -21,6 +21,7 @@ from torch import distributed
 
 from planner.runtime.failure import describe_failure
 from planner.runtime.measure import Meter
+from planner.runtime.whole_file import write_whole
 from planner.runtime.worker_process import lift_data_limit
 from planner.spec import DeviceKind, Phase, TrialTask
 from planner.spec.codec import to_plain
@@ -62,9 +63,7 @@ def _group_device() -> torch.device:
 
 def leave_word(folder: Path, word: RankExit) -> None:
     """Write the rank's `RankExit`, whole or not at all."""
-    draft = folder / f"{exit_name(word.rank)}.draft"
-    draft.write_text(json.dumps(to_plain(word)) + "\n", encoding="utf-8")
-    draft.replace(folder / exit_name(word.rank))
+    write_whole(folder / exit_name(word.rank), json.dumps(to_plain(word)) + "\n")
 
 
 def fail(

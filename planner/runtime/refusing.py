@@ -7,13 +7,13 @@ launcher tells of its failed ranks at length. Nothing heavy is imported: a refus
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 import time
 from pathlib import Path
 
 from planner.errors import PlannerError
+from planner.runtime.whole_file import write_whole
 from planner.spec.codec import to_plain
 from planner.spec.supervision import REFUSAL_FILE, Refusal
 
@@ -35,10 +35,8 @@ def refuse(problem: PlannerError, *, folder: Path | None, local_rank: int) -> in
 def _left(problem: PlannerError, folder: Path) -> bool:
     """Whether the supervisor can read it; ranks mostly refuse for the same reason, so that the last one's stands."""
     refusal = Refusal(error=problem.error, why=problem.why, fix=problem.fix, exit_code=problem.exit_code)
-    draft = folder / f"{REFUSAL_FILE}.{os.getpid()}.draft"
     try:
-        draft.write_text(json.dumps(to_plain(refusal)) + "\n", encoding="utf-8")
-        draft.replace(folder / REFUSAL_FILE)
+        write_whole(folder / REFUSAL_FILE, json.dumps(to_plain(refusal)) + "\n")
     except OSError as trouble:
         print(f"[rank] {folder} cannot be written: {trouble}", file=sys.stderr)
         return False

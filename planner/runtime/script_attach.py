@@ -17,6 +17,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from planner.runtime.whole_file import write_whole
 from planner.spec import Phase, RankReport, TrialTask
 from planner.spec.codec import from_plain, to_plain
 from planner.spec.worker import RankFailure, RankResult
@@ -102,9 +103,7 @@ def _failed(error: BaseException) -> RankResult:
 
 def _leave(folder: Path, rank: int, result: RankResult) -> NoReturn:
     """Write the rank's file whole, wait for the peers, and end the process: a launcher sees all ranks end well."""
-    draft = folder / f"rank_{rank}.draft"
-    draft.write_text(json.dumps(to_plain(result)), encoding="utf-8")
-    draft.rename(folder / f"rank_{rank}.json")
+    write_whole(folder / f"rank_{rank}.json", json.dumps(to_plain(result)))
     if result.report is not None:
         from torch import distributed
 

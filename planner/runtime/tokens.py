@@ -24,6 +24,7 @@ import numpy as np
 
 from planner.errors import InputError, PlannerError
 from planner.runtime.result_channel import result_channel
+from planner.runtime.whole_file import write_whole
 from planner.spec._record import record
 
 BATCH_BYTES = 1 << 20  # of text between two notes of how far it has come
@@ -114,7 +115,6 @@ def _kept_where_of_use(part: Path, note: Path, files: tuple[Path, ...]) -> Itera
         note.unlink(missing_ok=True)
         raise
     except OSError as problem:
-        _draft_of(note).unlink(missing_ok=True)
         if not note.exists():
             part.unlink(missing_ok=True)
         raise InputError(
@@ -204,15 +204,9 @@ def _place_of(part: Path, note: Path, identity: str, token_bytes: int) -> Place:
     return place if part.stat().st_size >= place.tokens * token_bytes else Place()
 
 
-def _draft_of(note: Path) -> Path:
-    return note.with_suffix(".draft")
-
-
 def _write_note(note: Path, identity: str, place: Place) -> None:
-    draft = _draft_of(note)
     plain = {name: getattr(place, name) for name in place.__dataclass_fields__}
-    draft.write_text(json.dumps({"identity": identity, "place": plain}), encoding="utf-8")
-    draft.replace(note)
+    write_whole(note, json.dumps({"identity": identity, "place": plain}))
 
 
 @record

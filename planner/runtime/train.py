@@ -20,6 +20,7 @@ from pathlib import Path
 from planner.errors import InputError, Interrupted, PlannerError
 from planner.runtime.allocator import settle_allocator
 from planner.runtime.refusing import refuse
+from planner.runtime.whole_file import write_whole
 from planner.spec import TrialTask
 from planner.spec._record import record
 from planner.spec.codec import DecodeError, from_plain, to_plain
@@ -138,9 +139,7 @@ def main(arguments: list[str]) -> int:
         return refuse(problem, folder=options.supervised, local_rank=who.local_rank)
     report_path = from_caller(options.report)
     if who.rank == 0 and report_path is not None:
-        draft = report_path.with_suffix(".draft")
-        draft.write_text(json.dumps(to_plain(report)) + "\n", encoding="utf-8")
-        draft.rename(report_path)
+        write_whole(report_path, json.dumps(to_plain(report)) + "\n")
     return 0
 
 

@@ -30,6 +30,7 @@ from planner.runtime.profiling import write_profile
 from planner.runtime.script_rank import ScriptSeat, measure_script
 from planner.runtime.script_run import Seat
 from planner.runtime.session import TrainingSession, build_session
+from planner.runtime.whole_file import write_whole
 from planner.runtime.worker_marks import RankMarks
 from planner.runtime.worker_process import (
     die_with_parent,
@@ -157,10 +158,7 @@ def _measure_script(seat: RankSeat, task: TrialTask, script: ScriptCall, meter: 
 
 
 def _leave(seat: RankSeat, result: RankResult) -> None:
-    path = result_path(seat.scratch_dir, seat.rank)
-    draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps(to_plain(result)))
-    draft.rename(path)
+    write_whole(result_path(seat.scratch_dir, seat.rank), json.dumps(to_plain(result)))
 
 
 def _measure(seat: RankSeat, task: TrialTask, meter: Meter, clock: PhaseClock) -> RankReport:
