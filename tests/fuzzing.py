@@ -11,6 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from planner.errors import PlannerError
 
 FEW, MANY = 250, 100_000
+# What texts of a YAML document are put together from.
+YAML_PIECES = (
+    *("[", "]", "{", "}", ":", "- ", "\n", "\n  ", "&a ", "*a", "!!x ", "a", "1", ", ", "'", '"', "|", ">", "#"),
+    *("? ", "---\n", "\t"),
+)
 
 
 def lanes(strategy: Any, *, few: int = FEW) -> Callable[[Callable[[Any], None]], Any]:

@@ -16,6 +16,7 @@ from planner.report import CandidateRow
 from planner.spec import Candidate, ClusterSpec, Estimate, GpuSpec, JobSpec
 from planner.spec._record import record
 from planner.spec.columns import BoolColumn, CandidateColumns, FloatColumn, IntColumn, candidate_at, columns_of
+from planner.spec.hardware import GPU_CAPACITIES
 
 # Candidates are balanced in the order of what they would reach if every GPU were as good as the best of each figure.
 _AT_ONCE = 256
@@ -23,17 +24,6 @@ _PRICED_OF_EACH = 12  # of those, the fastest are priced stage by stage
 _SLACK = 1.15  # balancing may gain a little over an even partition: the bound is that much higher
 _MOST_BATCHES = 60
 NUM_KEPT = 64
-
-_LARGER_IS_BETTER = (
-    "memory_nominal_bytes",
-    "memory_usable_bytes",
-    "memory_bandwidth_bytes_per_s",
-    "peak_fp32_flops_per_s",
-    "peak_fp16_flops_per_s",
-    "peak_bf16_flops_per_s",
-    "peak_fp8_flops_per_s",
-    "host_link_bytes_per_s",
-)
 
 
 @record
@@ -131,7 +121,7 @@ def _ceiling(cluster: ClusterSpec) -> ClusterSpec:
     gpus = [group.gpu for group in cluster.groups]
     links = [group.intra_node_link for group in cluster.groups]
     best: GpuSpec = replace(
-        cluster.gpu, **{figure: max(getattr(gpu, figure) for gpu in gpus) for figure in _LARGER_IS_BETTER}
+        cluster.gpu, **{figure: max(getattr(gpu, figure) for gpu in gpus) for figure in GPU_CAPACITIES}
     )
     between = max((group.inter_node_link for group in cluster.groups), key=lambda link: link.bandwidth_bytes_per_s)
     inside = max(links, key=lambda link: link.bandwidth_bytes_per_s * link.efficiency_fraction)

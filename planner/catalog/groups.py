@@ -9,17 +9,7 @@ from dataclasses import replace
 
 from planner.errors import InputError
 from planner.spec import ClusterSpec, GpuSpec, LinkSpec, weakest
-
-_LEAST = (
-    "memory_nominal_bytes",
-    "memory_usable_bytes",
-    "memory_bandwidth_bytes_per_s",
-    "peak_fp32_flops_per_s",
-    "peak_fp16_flops_per_s",
-    "peak_bf16_flops_per_s",
-    "peak_fp8_flops_per_s",
-    "host_link_bytes_per_s",
-)
+from planner.spec.hardware import GPU_CAPACITIES
 
 
 def join_groups(
@@ -71,7 +61,7 @@ def _least_gpu(groups: tuple[ClusterSpec, ...]) -> GpuSpec:
     counts = [group.world_size for group in groups]
     known = all(gpu.price_per_hour for gpu in gpus) and len({gpu.price_currency for gpu in gpus}) == 1
     hourly = sum(gpu.price_per_hour * count for gpu, count in zip(gpus, counts)) if known else 0.0
-    least = {figure: min(getattr(gpu, figure) for gpu in gpus) for figure in _LEAST}
+    least = {figure: min(getattr(gpu, figure) for gpu in gpus) for figure in GPU_CAPACITIES}
     return replace(
         gpus[0],
         **least,

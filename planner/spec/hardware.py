@@ -5,6 +5,18 @@ from __future__ import annotations
 from planner.spec._record import record, require
 from planner.spec.kinds import DeviceKind, Precision, Provenance
 
+# The figures of a GPU of which more is better.
+GPU_CAPACITIES = (
+    "memory_nominal_bytes",
+    "memory_usable_bytes",
+    "memory_bandwidth_bytes_per_s",
+    "peak_fp32_flops_per_s",
+    "peak_fp16_flops_per_s",
+    "peak_bf16_flops_per_s",
+    "peak_fp8_flops_per_s",
+    "host_link_bytes_per_s",
+)
+
 
 @record
 class GpuSpec:

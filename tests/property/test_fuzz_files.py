@@ -13,34 +13,13 @@ from planner.catalog import read_cluster_file, resolve_cluster
 from planner.jobfile import load_job, resolve_job
 from planner.rundir import names
 from planner.rundir.plan_file import parse_plan
-from tests.fuzzing import lanes, only_planner_errors
+from tests.fuzzing import YAML_PIECES, lanes, only_planner_errors
 from tests.property.test_jobfile import _changed, _jobs, _key_paths, _odd_flow, _odd_values
 
 _PIECES = st.sampled_from(
     [
-        *(
-            "[",
-            "]",
-            "{",
-            "}",
-            ":",
-            ": ",
-            "- ",
-            "\n",
-            "\n  ",
-            "&a ",
-            "*a",
-            "!!x ",
-            "a",
-            "1",
-            ", ",
-            "'",
-            '"',
-            "|",
-            ">",
-            "#",
-        ),
-        *("#", "? ", "---\n", "\t", "1e999", ".nan", "0x1", "012", "\ufeff", "\x85", "\u2028", "<<: ", "null", "true"),
+        *YAML_PIECES,
+        *(": ", "1e999", ".nan", "0x1", "012", "\ufeff", "\x85", "\u2028", "<<: ", "null", "true"),
         *("model", "training", "cluster", "gpu", "nodes", "memory", "usable_gib", "seq_len", "format", "candidate"),
     ]
 )

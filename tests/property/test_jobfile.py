@@ -16,6 +16,7 @@ from planner.jobfile.dump import flow_text
 from planner.jobfile.launch_schema import SLURM_OWNED
 from planner.jobfile.schema import JobSchema
 from planner.spec import JobSpec
+from tests.fuzzing import YAML_PIECES
 
 relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
 
@@ -234,32 +235,7 @@ def test_any_text_parses_or_is_refused(text: str) -> None:
         assert refused.fix
 
 
-_snippets = st.sampled_from(
-    [
-        "[",
-        "]",
-        "{",
-        "}",
-        ":",
-        "- ",
-        "\n",
-        "\n  ",
-        "&a ",
-        "*a",
-        "!!x ",
-        "a",
-        "1",
-        ", ",
-        "'",
-        '"',
-        "|",
-        ">",
-        "#",
-        "? ",
-        "---\n",
-        "\t",
-    ]
-)
+_snippets = st.sampled_from(YAML_PIECES)
 
 
 @settings(relaxed, max_examples=300)
