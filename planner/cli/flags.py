@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from planner.errors import InputError
-from planner.spec.kinds import TrialMode
 
 DEFAULT_PLANS_DIR = Path("plans")
 
@@ -23,18 +22,6 @@ def parse_duration_s(text: str, *, flag: str) -> float:
             fix=f"write it like {flag} 90s, {flag} 10m or {flag} 1h30m",
         )
     return duration_s
-
-
-def refuse_idle_limits(trials: TrialMode | None, *, max_trials: int | None, time_budget: str | None) -> None:
-    """InputError for limits of trials beside `--trials none`, which runs none."""
-    given = ("--max-trials" if max_trials else "", "--time-budget" if time_budget is not None else "")
-    idle = " and ".join(filter(None, given))
-    if trials is TrialMode.NONE and idle:
-        raise InputError(
-            f"{idle} {'have' if all(given) else 'has'} no effect beside --trials none",
-            why="they limit trials, and none are run",
-            fix=f"leave {idle} out, or leave --trials out",
-        )
 
 
 def plan_dirs(job_paths: tuple[Path, ...], out_dir: Path | None) -> tuple[Path, ...]:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
-import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from planner.app.requests import FROM_ENVIRONMENT, PlanRequest
-from planner.cli.flags import parse_duration_s, refuse_idle_limits
 from planner.cli.own_script import script_overrides
 from planner.cli.plan_several import plan_one, plan_places, plan_several
+from planner.cli.search_flags import (
+    NoValidateFlag,
+    SeedFlag,
+    TimeBudgetFlag,
+    TrialsFlag,
+    interrupted_search,
+    refuse_idle_limits,
+    time_budget_s,
+)
 from planner.cli.session import JsonFlag, QuietFlag, invocation_of, run_verb
-from planner.errors import InputError, Interrupted
+from planner.errors import InputError
 from planner.spec.kinds import TrialMode
 
 
@@ -32,12 +39,7 @@ def plan(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override a value of the job file; may be repeated."),
     ] = None,
-    trials: Annotated[
-        TrialMode | None,
-        typer.Option(
-            help="Real runs, one process standing in for a rank, none at all, or (auto) what this machine can."
-        ),
-    ] = None,
+    trials: TrialsFlag = None,
     max_trials: Annotated[
         int | None,
         typer.Option(
@@ -46,9 +48,7 @@ def plan(
             help="Run at most this many trials; where checkpoints or a profile are asked for, one more of the winner.",
         ),
     ] = None,
-    time_budget: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Stop starting trials after this long: 90s, 10m, 1h.")
-    ] = None,
+    time_budget: TimeBudgetFlag = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be tried and at most how long, and write nothing.")
     ] = False,
@@ -73,7 +73,7 @@ def plan(
         int,
         typer.Option(min=0, metavar="N", help="Also write the plans for losing 1 to N nodes, for a launcher to pick."),
     ] = 0,
-    seed: Annotated[int | None, typer.Option(min=0, metavar="N", help="Seed of the search.")] = None,
+    seed: SeedFlag = None,
     no_site_defaults: Annotated[
         bool, typer.Option("--no-site-defaults", help="Do not lay the site's defaults.yaml below the job.")
     ] = False,
@@ -83,9 +83,7 @@ def plan(
             "--profile", help="Run the winner once more and write its memory snapshot, trace and memory curves."
         ),
     ] = False,
-    no_validate: Annotated[
-        bool, typer.Option("--no-validate", help="Do not have DeepSpeed itself check the plan.")
-    ] = False,
+    no_validate: NoValidateFlag = False,
     debug: Annotated[
         bool, typer.Option("--debug", help="Also write one file to send with a bug report, without secrets.")
     ] = False,
@@ -98,8 +96,10 @@ def plan(
     `--dry-run` says what would be tried. Ctrl-C keeps what had ended: `--resume` goes on from there.
     """
     paths = tuple(jobs)
-    with run_verb(context, as_json=as_json, quiet=quiet, kept=_kept(context)) as session:
-        budget_s = parse_duration_s(time_budget, flag="--time-budget") if time_budget is not None else None
+    with run_verb(
+        context, as_json=as_json, quiet=quiet, kept=interrupted_search(context, folder="plan folder")
+    ) as session:
+        budget_s = time_budget_s(time_budget)
         _refuse_idle_pin(pin, dry_run=dry_run)
         refuse_idle_limits(trials, max_trials=max_trials, time_budget=time_budget)
         _refuse_idle_survive(survive, dry_run=dry_run)
@@ -175,20 +175,3 @@ def _study_url(storage: str | None, join: str | None, *, trials: TrialMode | Non
             fix="export the variable, or give the URL itself",
         )
     return os.environ[name]
-
-
-def _kept(context: typer.Context) -> Interrupted:
-    """What Ctrl-C leaves, and the command that goes on from it: the one that was typed, with `--resume`."""
-    words = invocation_of(context).words
-    return Interrupted(
-        "interrupted",
-        why="it was stopped from the keyboard; every trial that had ended is kept in the plan folder",
-        fix=f"go on with: {shlex.join(_with_resume(words))}",
-    )
-
-
-def _with_resume(words: tuple[str, ...]) -> tuple[str, ...]:
-    if "--resume" in words:
-        return words
-    end = words.index("--") if "--" in words else len(words)
-    return (*words[:end], "--resume", *words[end:])
